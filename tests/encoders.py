@@ -41,16 +41,24 @@ def copy_encoders(source: Path, target: Path) -> None:
         into.write(entry.key, opened(source).read(entry.key)[0])
 
 
-def largest_shift(model: "onnx.ModelProto", ids: list[list[int]], alone: Vectors) -> float:
-    """Largest change of a cosine of neighbours if texts are encoded in padded batches and not one at a time."""
+def vectors(model: "onnx.ModelProto", ids: list[list[int]], batch: int = 1) -> Vectors:
+    """Vectors of an encoder graph, computed in padded batches."""
     import numpy as np
     import onnx
 
     from isosim.encoders.onnx_engine import OnnxEncoder
-    from isosim.scoring.similarity import cosine
 
     with TemporaryDirectory() as folder:
         onnx.save(model, Path(folder) / "encoder.onnx")
         encoder = OnnxEncoder(Path(folder) / "encoder.onnx", ["CPUExecutionProvider"], 1)
-    batches = np.concatenate([encoder(ids[i : i + 32]) for i in range(0, len(ids), 32)])
-    return float(np.abs(cosine(batches[:-1], batches[1:]) - cosine(alone[:-1], alone[1:])).max())
+    return np.concatenate([encoder(ids[i : i + batch]) for i in range(0, len(ids), batch)])
+
+
+def shifts(one: Vectors, other: Vectors) -> Vectors:
+    """Changes of the cosines of neighbours."""
+    import numpy as np
+
+    from isosim.scoring.similarity import cosine
+
+    changes: Vectors = np.abs(cosine(one[:-1], one[1:]) - cosine(other[:-1], other[1:]))
+    return changes

@@ -14,7 +14,7 @@ the others. Therefore, part of each channel's range is first moved into the weig
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +31,9 @@ from onnxruntime.quantization import (
 from isosim.arrays import Vectors
 from isosim.encoders.onnx_engine import Feeds, OnnxEncoder
 from isosim.errors import InvalidInput
-from isosim.scoring.similarity import cosine
 
 SENTENCES = 512  # number of sentences from which the ranges are determined
-TRIED = 256  # smoothing strengths are compared on the first 256 of these sentences
-STRENGTHS = (0.7, 0.8, 0.9)  # values of SmoothQuant's α to try; a higher α moves more of the range into the weights
+STRENGTH = 0.8  # SmoothQuant's α; a higher α moves more of the range into the weights
 LONGEST = 64  # texts are cut to this many tokens; longer texts take more time, but do not change the ranges
 
 
@@ -128,9 +126,12 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
 def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelProto:
     """Joins encoder and calibrator into one graph: token ids and calibrator weights → pooled, latent.
 
-    Both graphs may contain values of the same name, so the calibrator's values are renamed.
+    Both graphs may contain values of the same name, so the encoder's values are renamed.
     """
-    calibrator = rename_tensors(calibrator, edges(encoder) - {"pooled"})
+    encoder = compose.add_prefix(
+        encoder, "encoder/", rename_inputs=False, rename_outputs=False, rename_value_infos=False
+    )
+    del encoder.graph.value_info[:]  # shapes of inner values, which are optional; it also names the output `pooled`
     versions = {entry.domain: entry.version for model in (encoder, calibrator) for entry in model.opset_import}
     for model in (encoder, calibrator):
         del model.opset_import[:]
@@ -143,30 +144,6 @@ def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelPro
     return joined
 
 
-def edges(model: onnx.ModelProto) -> set[str]:
-    """Names of all values in a graph."""
-    graph = model.graph
-    values = {value.name for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)}
-    return values | {name for node in graph.node for name in (*node.input, *node.output)} - {""}
-
-
-def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
-    """A copy of the graph. Values whose names are in `taken` get new names."""
-    fresh = onnx.ModelProto()
-    fresh.CopyFrom(model)
-    new = {name: f"calibrator/{name}" for name in edges(model) & taken}
-    # value_info lists the shapes of values under their old names. In the joined graph, the encoder may use these names
-    # for values of other shapes. value_info is optional, so it is deleted.
-    del fresh.graph.value_info[:]
-    for value in fresh.graph.initializer:
-        value.name = new.get(value.name, value.name)
-    for node in fresh.graph.node:
-        node.name = f"calibrator/{node.name}"
-        for names in (node.input, node.output):
-            names[:] = [new.get(name, name) for name in names]
-    return fresh
-
-
 def fingerprint(model: onnx.ModelProto) -> str:
     """Hash (12 hex digits) of a graph's constants. The ranges of the inputs are also constants."""
     tensors = sorted((tensor.name, numpy_helper.to_array(tensor).tobytes()) for tensor in model.graph.initializer)
@@ -176,38 +153,17 @@ def fingerprint(model: onnx.ModelProto) -> str:
     return digest.hexdigest()[:12]
 
 
-def vectors(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> Vectors:
-    """Vectors (N, D) of an encoder graph, computed one text at a time."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "encoder.onnx"
-        onnx.save(model, path)
-        encoder = OnnxEncoder(path, ["CPUExecutionProvider"], 1)
-    return np.concatenate([encoder.run(feed) for feed in feeds])
-
-
-def moved(vectors: Vectors, fp32: Vectors) -> float:
-    """Mean difference between the cosines of consecutive texts and those of fp32."""
-    return float(np.abs(cosine(vectors[:-1], vectors[1:]) - cosine(fp32[:-1], fp32[1:])).mean())
-
-
-def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], say: Callable[[str], None]) -> onnx.ModelProto:
-    """Quantizes the graph with the smoothing strength that changes the cosines least.
+def int8(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
+    """Smooths and quantizes the graph; `feeds` are the texts from which the ranges are determined.
 
     Raises:
         InvalidInput: the graph has no matrix multiplication to quantize, for example because it has no layers.
     """
-    fp32 = vectors(model, feeds[:TRIED])
     model = separate(model)
-    if not weight_products(model):
+    names = list(weight_products(model))
+    if not names:
         raise InvalidInput("--precision int8: this encoder has no matrix multiplications to quantize; use fp32")
-    ranges = channel_ranges(model, list(weight_products(model)), feeds)
-    changes: dict[float, onnx.ModelProto] = {}
-    for strength in STRENGTHS:
-        candidate = quantize(smooth(model, ranges, strength), feeds)
-        change = moved(vectors(candidate, feeds[:TRIED]), fp32)
-        say(f"int8, smoothing {strength}: cosines change by {change:.4f} on average")
-        changes.setdefault(change, candidate)
-    return changes[min(changes)]
+    return quantize(smooth(model, channel_ranges(model, names, feeds), STRENGTH), feeds)
 
 
 def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:

@@ -59,7 +59,7 @@ def export_reduced(store: Path, fp32: EncoderArtifact, wanted: Reduced, text: Pa
     tokenize = FastTokenizer(fp32.tokenizer, fp32.spec.max_length)
     ids = [list(tokens.ids[: precision.LONGEST]) for tokens in tokenize(texts_of(text), "right")]
     encoder = OnnxEncoder(fp32.encoder, ["CPUExecutionProvider"], 1)
-    return publish(store, fp32, wanted, precision.int8(model, [encoder.prepare([row]) for row in ids], say), say)
+    return publish(store, fp32, wanted, precision.int8(model, [encoder.prepare([row]) for row in ids]), say)
 
 
 def publish(store: Path, fp32: EncoderArtifact, name: str, reduced: onnx.ModelProto, say: Say) -> EncoderArtifact:

@@ -107,7 +107,7 @@ def train(
             "steps_kept": kept,
             "licence": licence or checkpoint.licence or licence_of(checkpoint.folder),
         }
-        publish(working / f"checkpoint-{kept}", checkpoint.folder / "tokenizer.json", facts, output)
+        publish(working / f"checkpoint-{kept}", start.tokenizer, facts, output)
         shutil.rmtree(working)
     return facts
 
@@ -333,14 +333,14 @@ def refuse_changes(folder: Path, before: dict[str, Any], now: dict[str, Any]) ->
         raise Conflict(f"{folder} holds a training with other settings ({'; '.join(changes)}); give another --output")
 
 
-def publish(trained: Path, tokenizer: Path, facts: dict[str, Any], output: Path) -> None:
+def publish(trained: Path, tokenizer: bytes, facts: dict[str, Any], output: Path) -> None:
     """Writes the trained encoder under a temporary name, then renames the folder."""
     temporary = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         model = SentenceTransformer(str(trained), device="cpu", local_files_only=True)
         model.save_pretrained(str(temporary), create_model_card=False)
         # The library may rewrite this file. The original is kept, because its hash is part of an encoder's identity.
-        shutil.copyfile(tokenizer, temporary / "tokenizer.json")
+        (temporary / "tokenizer.json").write_bytes(tokenizer)
         write_json(temporary / FACTS, facts)
         (temporary / "README.md").write_text(
             f"---\nlibrary_name: sentence-transformers\nlicense: {json.dumps(facts['licence'])}\n---\n\n"

@@ -150,4 +150,13 @@ FAMILIES = {
         ),
         "bytes", GPT2, "GPT2Tokenizer", "mean+weightedmean+lasttoken", 2, "ln_f",
     ),
+    "qwen2": Case(
+        lambda: hf.Qwen2Model(
+            hf.Qwen2Config(
+                **SIZES, num_hidden_layers=2, num_key_value_heads=2, max_position_embeddings=64, bos_token_id=0,
+                eos_token_id=0,
+            )
+        ),
+        "bytes", GPT2, "PreTrainedTokenizerFast", "lasttoken", 2, "norm",
+    ),
 }  # fmt: skip

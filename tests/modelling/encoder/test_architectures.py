@@ -22,7 +22,7 @@ from isosim.export import encoder, precision
 from isosim.export.checkpoints import Checkpoint
 from isosim.export.graph import random_weights
 from isosim.fitting.calibrator import Calibrator
-from tests.encoders import export, largest_shift
+from tests.encoders import export, shifts, vectors
 from tests.modelling.encoder.families import FAMILIES, Case
 from tests.text import sentences
 
@@ -151,14 +151,14 @@ def test_neighbours_and_padding_do_not_move_a_vector(family: Family) -> None:
 
 
 def test_positions_that_count_tokens_do_not_see_on_which_side_the_padding_is(family: Family) -> None:
-    if family.name not in ("gpt2", "modernbert"):
+    if family.name not in ("gpt2", "modernbert", "qwen2"):
         pytest.skip("its positions count from the left edge, and serving pads on the right")
     right, left = family.feeds(5, 20), family.feeds(5, 20)
     for row, count in enumerate(right["attention_mask"].sum(1)):
         for array in left.values():
             array[row] = np.roll(array[row], -count)  # as many padding tokens come first as came last
     pooled = family.serve.session.run(["pooled"], right)[0]
-    tokens = slice(None) if family.name == "gpt2" else slice(32, None)  # cls is a place, not a token
+    tokens = slice(32, None) if family.name == "modernbert" else slice(None)  # cls is a place, not a token
     np.testing.assert_allclose(
         family.serve.session.run(["pooled"], left)[0][:, tokens], pooled[:, tokens], rtol=0, atol=1e-5
     )
@@ -185,7 +185,7 @@ def test_as_many_tokens_fit_as_there_are_positions(family: Family) -> None:
     assert encoder.longest(loaded.model[0]) == 64
     fits, more = (torch.full((1, length), 7) for length in (64, 65))
     family.states({"input_ids": fits, "attention_mask": torch.ones_like(fits)})
-    if family.name != "modernbert":  # it has angles, which have no end
+    if family.name not in ("modernbert", "qwen2"):  # they have angles, which have no end
         with pytest.raises((IndexError, RuntimeError)):
             family.states({"input_ids": more, "attention_mask": torch.ones_like(more)})
 
@@ -197,14 +197,13 @@ def test_a_lower_precision_stays_near_and_no_neighbour_moves_it(family: Family) 
     spec = family.artifact.spec
     ids = [one.ids for one in FastTokenizer(family.artifact.tokenizer, spec.max_length)(sentences(60), "right")]
     graph = onnx.load(family.artifact.encoder)
-    feeds = [OnnxEncoder(family.artifact.encoder, ["CPUExecutionProvider"], 1).prepare([row]) for row in ids]
-    fp32 = precision.vectors(graph, feeds)
-    half = precision.moved(precision.vectors(precision.half(graph), feeds), fp32)
+    fp32 = vectors(graph, ids)
+    half = shifts(vectors(precision.half(graph), ids), fp32).mean()
     assert half < 2e-3
-    int8 = precision.int8(graph, feeds, lambda _: None)
-    alone = precision.vectors(int8, feeds)
-    moved = precision.moved(alone, fp32)
+    int8 = precision.int8(graph, [family.serve.prepare([row]) for row in ids])
+    alone = vectors(int8, ids)
+    moved = shifts(alone, fp32).mean()
     print(f"{family.name}: cosines move by {moved:.4f} with int8, by {half:.5f} with fp16")
     assert 0 < moved < 0.02
-    assert largest_shift(int8, ids, alone) < 1e-5
+    assert shifts(vectors(int8, ids, 32), alone).max() < 1e-5
     assert sum(node.op_type == "DequantizeLinear" for node in int8.graph.node) >= 6 * family.case.depth

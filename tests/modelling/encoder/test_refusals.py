@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import nn
+from transformers import FNetConfig, FNetModel
 
 from isosim.errors import InvalidInput
 from isosim.export import encoder
 from isosim.export.checkpoints import Checkpoint
+from tests.encoders import export
 from tests.modelling.encoder.families import FAMILIES
 
 CHAIN = [("Transformer", ""), ("Pooling", "1_Pooling")]
@@ -230,3 +233,13 @@ def test_special_tokens_that_tokenizer_json_does_not_add_are_added_as_transforme
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("a boat").ids
     served = Tokenizer.from_buffer(encoder.load(Checkpoint(folder, "test")).tokenizer)
     assert served.encode("a boat").ids == [0, *ids, 2]
+
+
+def test_an_encoder_whose_vectors_depend_on_padding_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """FNet mixes all tokens of a row, padding included; its torch and ONNX vectors agree."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "max_position_embeddings": 64}
+    FNetModel(FNetConfig(vocab_size=400, initializer_range=0.2, **sizes)).save_pretrained(tmp_path / "fnet")
+    shutil.copy(tiny_checkpoint / "tokenizer.json", tmp_path / "fnet")
+    with pytest.raises(InvalidInput, match="another vector if its batch is padded"):
+        export(tmp_path / "store", "fnet", str(tmp_path / "fnet"))
