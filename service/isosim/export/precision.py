@@ -33,7 +33,9 @@ from isosim.encoders.onnx_engine import Feeds, OnnxEncoder
 from isosim.errors import InvalidInput
 
 SENTENCES = 512  # number of sentences from which the ranges are determined
-STRENGTH = 0.8  # SmoothQuant's α; a higher α moves more of the range into the weights
+# SmoothQuant's α; a higher α moves more of the range into the weights. On minilm and Python's documentation, the mean
+# change of a cosine is 0.0078, 0.0076, 0.0087 at α = 0.7, 0.8, 0.9.
+STRENGTH = 0.8
 LONGEST = 64  # texts are cut to this many tokens; longer texts take more time, but do not change the ranges
 
 
