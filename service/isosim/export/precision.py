@@ -122,6 +122,10 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
     from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - slow to import
 
     converted: onnx.ModelProto = convert_float_to_float16(model, keep_io_types=True)
+    # The converter adds a cast twice if a node takes a value twice, such as the Range of a weighted mean.
+    nodes = {node.output[0]: node for node in converted.graph.node}
+    del converted.graph.node[:]
+    converted.graph.node.extend(nodes.values())
     return converted
 
 
