@@ -242,7 +242,7 @@ def test_a_server_that_is_away_is_tried_again_then_left_alone_and_found_again() 
     for _ in range(50):
         with pytest.raises(EncoderUnreachable):
             ask(one, TEXTS)
-    assert time.monotonic() - started < 0.1
+    assert time.monotonic() - started < 10  # with their pauses, 50 requests would take at least 15 s
     with server.running(port):
         now += 10
         assert ask(one, TEXTS) == pytest.approx(server.vectors(TEXTS))
