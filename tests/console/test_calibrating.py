@@ -154,9 +154,10 @@ def test_what_was_understood_wrongly_can_be_corrected(visit: Visit) -> None:
     assert analyst.field("Encoding").input_value() == "iso-8859-2"
 
     notes = [["note"], *([f"Only a note, number {n}."] for n in range(30))]
-    choose(analyst, "book.xlsx", workbook(notes, ROWS, names=["Notes", "Tickets"]), "Excel workbook, sheet Notes.")
-    analyst.chooses("Sheet", "Tickets")
-    analyst.sees("Excel workbook, sheet Tickets.")
+    choose(analyst, "book.xlsx", workbook(notes, ROWS, names=["Notes", "Tickets"]), "Excel workbook, sheet Tickets.")
+    for sheet in ("Notes", "Tickets"):
+        analyst.chooses("Sheet", sheet)
+        analyst.sees(f"Excel workbook, sheet {sheet}.")
     analyst.page.get_by_role("checkbox", name="The first row holds the columns' names").click()
     distinct = analyst.page.locator(".understood dl > div", has_text="Distinct")
     distinct.filter(has_text="301").wait_for()

@@ -177,7 +177,7 @@ def test_a_change_names_the_saved_thresholds_that_give_no_verdict_then(visit: Vi
     analyst.go("#/compare/losing")
     analyst.chooses("A pair is a match at", "saved:precise")
     analyst.presses("Fill in an example")
-    analyst.sees("losing@3: no verdict for precise, precision 80 %. Domain 'losing' was given no labels; label pairs")
+    analyst.sees("losing@3: no verdict for precise, precision 80 %. Domain 'losing' was given no labels.")
     assert "Verdict" not in analyst.page.get_by_role("table", name="Scores").inner_text()
 
 

@@ -16,7 +16,6 @@ const REMEDIES = {
   delete_threshold: "delete one first",
   list_domains: "choose one of the list",
   list_thresholds: "choose one of the domain's saved thresholds",
-  new_key: "ask the server's operator for a key",
   repair: "the server's operator can rebuild it",
 };
 

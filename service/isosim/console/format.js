@@ -112,12 +112,7 @@ const PLAINER = [
   [/; promote a version of this encoder, or name one in the request \(\S+\)/, "; promote a version of this encoder"],
   [/; charset names another encoding/, "; another encoding can be chosen where the file is chosen"],
   [/; sheet names another: /, "; the others are "],
-  [/; calibrate it from text: POST \/calibrate(\?domain=\S+ \(isosim [^)]*\))?/, "; calibrate it with its own text"],
-  [/; give it some: POST \/domains\/\S+\/labels .* \(.*?\), and wait for that job/, "; label pairs for it"],
   [/: GET \/calibrate\/\S+, and ask again/, "; ask again"],
-  [/; ask the server's operator for .*: isosim keys new .*/, ""],
-  [/; to promote this one: PUT \/domains\/\S+\/champion/, "; promote this one if it is better"],
-  [/; GET \/domains\/\S+ lists those that are saved/, ""],
   [/no precision of 0\.5(?=[:;])/, "no precision of 50 %"],
   [/^texts: (?=[\d,]+ distinct)/, "the text has "],
 ];

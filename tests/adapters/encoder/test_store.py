@@ -12,7 +12,7 @@ import pytest
 from isosim.encoders import store as encoder_store
 from isosim.encoders.spec import EncoderSpec
 from isosim.encoders.store import EncoderArtifact, EncoderStore, Endpoint
-from isosim.errors import Conflict, CorruptArtifact, InvalidInput, Unavailable
+from isosim.errors import Action, Conflict, CorruptArtifact, InvalidInput, Unavailable
 from isosim.store.artifacts import MANIFEST, json_bytes, manifest_bytes, parsed_manifest
 from isosim.store.blobs import Blobs, Folder
 from tests.objects import objects  # noqa: F401 - a fixture
@@ -80,8 +80,9 @@ def test_the_newest_export_answers_and_an_older_one_where_it_is_pinned(encoders:
 def test_an_encoder_that_is_not_there_is_unavailable_with_the_remedy(encoders: EncoderStore, name: str) -> None:
     if name != "bert":
         add(encoders)
-    with pytest.raises(Unavailable, match="isosim export"):
+    with pytest.raises(Unavailable) as error:
         encoders.find(name)
+    assert error.value.remedy == (Action.EXPORT, {"source": "minilm"})
 
 
 @pytest.mark.parametrize("name", FILES[1:])

@@ -45,7 +45,7 @@ class Site:
     async def owe(self, _: object, texts: int) -> None:
         self.charged.append(texts)
 
-    async def hint(self) -> None:
+    async def hint(self, _: Job) -> None:
         """Does not wait."""
 
     async def post(self, domain: str, key: str | None = None) -> int:
