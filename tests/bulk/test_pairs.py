@@ -21,6 +21,7 @@ from isosim.errors import Conflict, InvalidInput
 from isosim.scoring.advice import Target, in_single_precision
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.similarity import score
+from isosim.jobs.job import Job
 from isosim.server.embedded import build
 from isosim.settings import Settings
 from tests.bulk.conftest import RAW, TEXTS, make
@@ -42,13 +43,17 @@ def vectors(bulk_store: Path, texts_file: Path, tmp_path_factory: pytest.TempPat
     return Vectors(str(folder), *make(folder, bulk_store, texts_file, rows=200, keep=("id",), **RAW))
 
 
+async def no_jobs(_: Job) -> None:
+    """Scores alone are wanted."""
+
+
 @pytest.fixture(scope="module")
 def truth(bulk_store: Path) -> dict[tuple[int, int], tuple[float, float]]:
     """Similarity and percentile of every pair that reaches the rate, as /similarity gives them."""
     texts = TEXTS
 
     async def vectors() -> tuple[Calibration, list[Embeddings]]:
-        async with build(Settings(model_store=bulk_store, encoder="tiny")) as service:
+        async with build(Settings(model_store=bulk_store, encoder="tiny"), no_jobs) as service:
             calibration, encoder = await service.encoders.resolve(DomainRef("tickets"))
             parts = [[*map(Text, texts[at : at + 300])] for at in range(0, len(texts), 300)]
             return calibration, [await encoder.embedder.embed(part) for part in parts]

@@ -262,7 +262,7 @@ def test_a_body_that_is_no_target_is_refused_with_what_is_wanted(server: Server,
 def test_a_place_where_nothing_can_be_saved_is_refused(server: Server) -> None:
     body = {"fmr": 0.1}
     refused(server.client.put("/domains/nowhere/thresholds/a", json=body), 404, "no domain 'nowhere'")
-    refused(server.client.put("/domains/default/thresholds/a", json=body), 404, "'default' has no version; calibrate")
+    refused(server.client.put("/domains/default/thresholds/a", json=body), 404, "'default' has no version")
     refused(server.client.put(f"{NEWS}/A", json=body), 422, "name")
     refused(server.client.get("/domains/nowhere/thresholds"), 404, "no domain 'nowhere'")
 
@@ -283,7 +283,11 @@ def test_a_late_change_is_refused_and_a_repeated_one_answered_as_the_first(serve
 def test_a_domain_has_fifty_at_most(server: Server) -> None:
     for number in range(50):
         save(server, f"t{number}", fmr=0.1)
-    refused(server.client.put(f"{NEWS}/more", json={"fmr": 0.1}), 422, "at most 50 are kept; delete one first")
+    refused(
+        server.client.put(f"{NEWS}/more", json={"fmr": 0.1}),
+        422,
+        "delete one first: DELETE /domains/news/thresholds/NAME",
+    )
     assert len(server.client.get(NEWS).json()["thresholds"]) == 50
 
 
