@@ -18,10 +18,10 @@ from isosim.bulk.search import CellIndex, ExactIndex
 from isosim.encoders.embedding import Embeddings
 from isosim.encoders.texts import Text
 from isosim.errors import Conflict, InvalidInput
+from isosim.jobs.job import Job as CalibrationJob
 from isosim.scoring.advice import Target, in_single_precision
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.similarity import score
-from isosim.jobs.job import Job
 from isosim.server.embedded import build
 from isosim.settings import Settings
 from tests.bulk.conftest import RAW, TEXTS, make
@@ -43,7 +43,7 @@ def vectors(bulk_store: Path, texts_file: Path, tmp_path_factory: pytest.TempPat
     return Vectors(str(folder), *make(folder, bulk_store, texts_file, rows=200, keep=("id",), **RAW))
 
 
-async def no_jobs(_: Job) -> None:
+async def no_jobs(_: CalibrationJob) -> None:
     """Scores alone are wanted."""
 
 

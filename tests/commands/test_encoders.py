@@ -147,7 +147,7 @@ def test_files_that_are_not_the_encoders_are_named_with_the_remedy(store: Path, 
     assert (vectors.returncode, "isosim encoder add NAME --dimensions N" in vectors.stderr) == (1, True), vectors.stderr
     (tmp_path / "t.txt").write_text("\n".join(sentences(300)))
     assert (
-        "there is no 'e'; the columns are text"
+        "no column is called 'e'; the columns are text"
         in command("calibrate", tmp_path / "t.txt", "--domain", "d", "--column", "e", **settings).stderr
     )
     assert command("encoder", "add", "ours", "--dimensions", "24", model_store=store).returncode == 0

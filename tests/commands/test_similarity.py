@@ -112,8 +112,8 @@ def test_no_match_is_no_error(run: Run) -> None:
         ("one\tother\nonly one\n", "standard input, line 2: 0 tabs"),
         ("a\tb\tc\n", "standard input, line 1: 2 tabs"),
         ("one\tother\n\none\t \n", "standard input, line 3: one sentence of the pair is empty"),
-        (b"one\tother\nsch\xf6n\tnice\n", "standard input, line 2: not UTF-8"),
-        ("x" * 20_000 + "\ty\n", "standard input, line 1: 20002 characters; the limit is 10000"),
+        (b"one\tother\nsch\xf6n\tnice\n", "standard input, line 2 is not UTF-8"),
+        ("x" * 20_000 + "\ty\n", "standard input, line 1 is longer than 10,000 characters"),
     ],
 )
 def test_bad_input_is_named_in_one_line(run: Run, stdin: str | bytes, said: str) -> None:

@@ -420,4 +420,4 @@ def test_an_import_holds_one_version_at_a_time(members: Members, take: Take, tmp
         return used
 
     peak(2)  # what is loaded once
-    assert peak(15) < peak(5) + 300_000
+    assert peak(15) < peak(5) + 1_000_000  # ten domains have 1,800,000 bytes; other threads of the process allocate too
