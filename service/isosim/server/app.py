@@ -1,7 +1,7 @@
 """The ASGI application: routes and middleware, which use the parts that `composition` builds."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from fastapi import FastAPI
@@ -17,6 +17,7 @@ from isosim.api.domains import archive, domains, migration, thresholds
 from isosim.api.middleware import Envelope, cors
 from isosim.api.scoring import similarity
 from isosim.api.state import Service
+from isosim.errors import IsosimError, Unavailable
 from isosim.server import documentation
 from isosim.server.composition import build
 from isosim.settings import Settings
@@ -43,7 +44,11 @@ def create_app(settings: Settings) -> Application:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Service]]:
-        async with build(settings) as service:
+        async with AsyncExitStack() as stack:
+            try:
+                service = await stack.enter_async_context(build(settings))
+            except IsosimError as error:  # uvicorn logs its message alone
+                raise Unavailable(errors.in_words(error)) from error
             app.state.service = service
             yield {"service": service}
 

@@ -137,8 +137,9 @@ def test_an_export_of_a_release_that_computes_other_vectors_is_refused_and_the_r
         encoders.blobs.write(f"encoders/bert/{'0' * 64}/{name}", encoders.blobs.read(PREFIX + name)[0])
     encoders.blobs.delete([PREFIX + MANIFEST])
     encoders.blobs.write(f"encoders/bert/{'0' * 64}/{MANIFEST}", manifest_bytes({**manifest, "digest": "0" * 64}))
-    with pytest.raises(Unavailable, match=r"isosim export --encoder .*calibrate"):
+    with pytest.raises(Unavailable, match="calibrate its domains anew after a new export") as error:
         encoders.find("bert")
+    assert error.value.remedy == (Action.EXPORT, {"source": SPEC.source})
 
 
 @pytest.mark.parametrize("damage", ["no spec", "a field missing", "a field too many", "no json"])
