@@ -99,8 +99,9 @@ def similarity(server: Server, pairs: Any, **options: Any) -> dict[str, Any]:
 
 def refused(answer: httpx.Response, *words: str, status: int = 422) -> str:
     assert answer.status_code == status, answer.text
-    assert all(word in answer.text for word in words), answer.text
-    error: str = answer.json()["error"]
+    body = answer.json()
+    error: str = "; ".join([body["error"], *([body["remedy"]["text"]] if "remedy" in body else [])])
+    assert all(word in error for word in words), error
     return error
 
 
@@ -319,10 +320,10 @@ def test_lines_with_texts_and_labelled_pairs_of_vectors_and_of_rows(serve: Serve
 BAD_LINES: list[tuple[list[dict[str, Any]], tuple[str, ...]]] = [
     ([{"vector": ONE}, {"vector": ONE[1:]}], ("line 2", "has 23 numbers")),
     ([{"vector": ONE}, {"vector": [0.0] * DIM}], ("line 2", "zeros")),
-    ([{"vector": ONE}, {"vector": ONE, "text": "a"}], ("line 2", "has a text")),
-    ([{"vector": ONE, "text": "a"}, {"vector": ONE}], ("line 2", "has no text")),
+    ([{"vector": ONE}, {"vector": ONE, "text": "a"}], ("line 2", "a text to all vectors or to none")),
+    ([{"vector": ONE, "text": "a"}, {"vector": ONE}], ("line 2", "a text to all vectors or to none")),
     ([{"vector": ONE, "text": " "}], ("line 1", "text is empty")),
-    ([{"vektor": ONE}], ("line 1", "'vektor' is not known")),
+    ([{"vektor": ONE}], ("line 1", 'expected {"vector": […]}')),
     ([{"text": "a"}], ("line 1", "expected")),
     ([{"vector": ["1"] * DIM}], ("line 1", "of type str")),
     ([{"vector": ONE}, {"a": 5, "b": 0, "label": 1}], ("line 2", "there is no row 5", "rows 0 to 0")),
