@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import isosim_client
+from isosim.commands.client import connected
 from isosim.commands.pairs import pieces
 from isosim.encoders.store import EncoderArtifact
+from isosim.errors import IsosimError
 from isosim.jobs.job import Job, JobRequest, Status
 from tests.commands.conftest import Run, started
 from tests.processes import Serve, environment, free_port
@@ -151,3 +154,12 @@ def test_a_command_runs_its_own_job_alone_and_ctrl_c_cancels_it(
     assert [job.status for job in mine()] == [Status.CANCELLED]
     assert jobs.read(others.id).status is Status.QUEUED
     assert "new" not in domains_of(own_store).names()
+
+
+def test_an_action_that_only_a_newer_server_knows_keeps_the_servers_words() -> None:
+    remedy = {"action": "new", "arguments": {}, "text": "do what is new"}
+    with (
+        pytest.raises(IsosimError, match="no such thing; do what is new"),
+        connected(f"http://127.0.0.1:{free_port()}", model_store=None),
+    ):
+        raise isosim_client.NotFound("no such thing", remedy=remedy)

@@ -50,7 +50,7 @@ class Machine(RuleBasedStateMachine):
         given: dict[str, Any] = {"": {}, "new": {"new": True}}.get(condition, {"over": tag})
         holds = {"": True, "new": key not in self.model, "over": key in self.model, "late": False}[condition]
         for _ in range(1 + repeated):
-            # The same content is no conflict: the answer to an earlier write was lost.
+            # If the content is the same, an earlier write has succeeded and its answer was lost: no conflict.
             with contextlib.nullcontext() if holds or self.model.get(key) == content else pytest.raises(Changed):
                 self.write(key, content, **given)
 

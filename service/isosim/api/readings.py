@@ -92,7 +92,7 @@ READINGS = (
             attrgetter("limits.fallbacks")),
     Reading("isosim_key_texts_total",
             "Texts in requests, by name of the API key and by result (admitted, or refused by the key's rate); only "
-            "with key_metrics", texts_of_keys, ("key", "result")),
+            "with ISOSIM_METRICS_PORT", texts_of_keys, ("key", "result")),
     Reading("isosim_ready", "1 while the server accepts requests", attrgetter("ready")),
     Reading("isosim_event_loop_tasks", "Tasks on the event loop, including waiting ones",
             lambda service: len(asyncio.all_tasks(service.loop))),

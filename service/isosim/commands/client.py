@@ -11,7 +11,7 @@ import typer
 
 import isosim_client
 from isosim.commands.shared import log_changes, stored, unknown_domain
-from isosim.commands.terminal import bar, remark
+from isosim.commands.terminal import REMEDIES, bar, remark
 from isosim.domains.store import DomainStore
 from isosim.errors import Action, IsosimError, NotFound
 from isosim.jobs.hints import NoHints
@@ -111,7 +111,7 @@ def connected(server: str | None, *, model_store: Path | None, encoder: str | No
         try:
             yield client
         except isosim_client.IsosimError as error:
-            if error.remedy is None:
+            if error.remedy is None or error.remedy["action"] not in REMEDIES:  # a newer server words its own
                 raise IsosimError(str(error)) from error
             raise IsosimError(error.reason).with_remedy(
                 Action(error.remedy["action"]), **error.remedy["arguments"]
