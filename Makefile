@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test test-all check docs-check reference format redis browser balancer monitoring pods faults images sbom wheels dist chart version shipped bench bench-peers soak clean
+.PHONY: help run test test-all check docs-check reference format redis browser balancer monitoring faults images sbom wheels dist chart version shipped bench bench-peers soak clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,7 +24,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --d
 test: check redis  ## checks and the quick tests: units, HTTP, modelling on small encoders, command line (12 minutes)
 	$(PYTEST) -m "not (browser or calibration or deploy or encoder or faults or fuzzing or operation or ray or training)"
 
-test-all: check redis browser balancer monitoring pods faults .venv-clients/ready .venv-deploy/ready  ## checks and all tests: with images, chart, browser, other clients, faults, fuzzing, Ray, training (an hour)
+test-all: check redis browser balancer monitoring faults .venv-clients/ready .venv-deploy/ready  ## checks and all tests: with images, chart, browser, other clients, faults, fuzzing, Ray, training (an hour)
 	$(PYTEST)
 
 check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linter, spelling, pins and licences
@@ -69,11 +69,6 @@ balancer:
 monitoring:
 	$(call installed,promtool,prometheus)
 	$(call installed,prometheus-alertmanager,prometheus-alertmanager)
-
-pods:
-	$(call installed,podman,podman)
-	$(call installed,runc,runc)
-	$(call installed,catatonit,catatonit)
 
 faults:
 	$(call installed,ip,iproute2)

@@ -415,11 +415,19 @@ def test_an_api_pod_looks_for_its_encoder_in_the_bucket(
     assert most < int(waiting["resources"]["limits"]["memory"].removesuffix("Mi")) * 2**20
 
 
-def test_the_way_to_the_remote_encoder_is_open_for_those_who_ask_it(rendered: dict[str, list[Manifest]]) -> None:
-    door = {"ports": [{"port": 8080, "protocol": "TCP"}], "to": REMOTE["networkPolicy"]["remoteEncoder"]["peers"]}
-    policies = {m["metadata"]["name"]: m["spec"] for m in rendered["remote"] if m["kind"] == "NetworkPolicy"}
-    open_to = {name.rpartition("-")[2] for name, spec in policies.items() if door in spec.get("egress", ())}
-    assert open_to == {"api", "worker"}
+@pytest.mark.parametrize(
+    ("name", "peer", "port", "callers"),
+    [("remote", "remoteEncoder", 8080, {"api", "worker"}), ("bucket", "bucket", 9000, {"api", "worker", "init"})],
+)
+def test_the_way_to_a_server_elsewhere_is_open_for_those_who_ask_it(
+    rendered: dict[str, list[Manifest]], name: str, peer: str, port: int, callers: set[str]
+) -> None:
+    door = {
+        "ports": [{"port": port, "protocol": "TCP"}],
+        "to": COMBINATIONS[name]["networkPolicy"][peer]["peers"],
+    }
+    policies = {m["metadata"]["name"]: m["spec"] for m in rendered[name] if m["kind"] == "NetworkPolicy"}
+    assert {name.rpartition("-")[2] for name, spec in policies.items() if door in spec.get("egress", ())} == callers
 
 
 BUCKETS = [name for name in COMBINATIONS if name.startswith("bucket")]
@@ -473,13 +481,6 @@ def test_the_buckets_key_comes_from_its_secret_or_from_the_role(rendered: dict[s
     assert "AWS_" not in json.dumps([rendered["bucket-role"], rendered["keys"]])
 
 
-def test_the_way_to_the_bucket_is_open_for_those_who_ask_it(rendered: dict[str, list[Manifest]]) -> None:
-    door = {"ports": [{"port": 9000, "protocol": "TCP"}], "to": BUCKET["networkPolicy"]["bucket"]["peers"]}
-    policies = {m["metadata"]["name"]: m["spec"] for m in rendered["bucket"] if m["kind"] == "NetworkPolicy"}
-    open_to = {name.rpartition("-")[2] for name, spec in policies.items() if door in spec.get("egress", ())}
-    assert open_to == {"api", "worker", "init"}
-
-
 def test_a_store_is_made_by_an_installation_alone(rendered: dict[str, list[Manifest]]) -> None:
     for name, found in rendered.items():
         specs = pods(found)
@@ -497,14 +498,6 @@ def test_a_store_is_made_by_an_installation_alone(rendered: dict[str, list[Manif
     (texts,) = ask_helm([{"upgrade": COMBINATIONS["bucket"]}])
     assert "init" not in pods(list(manifests(texts)))
     assert not any(manifest["metadata"]["name"].endswith("-init") for manifest in manifests(texts))
-
-
-def test_without_a_remote_encoder_nothing_waits_for_one(rendered: dict[str, list[Manifest]]) -> None:
-    found = rendered["keys"]
-    assert not [spec for spec in pods(found).values() if "initContainers" in spec]
-    assert "encoder-key" not in json.dumps(found)
-    egress = named(found, "NetworkPolicy", "-worker")["spec"]["egress"]
-    assert len(egress) == 2  # names, Redis
 
 
 @pytest.mark.parametrize(("port", "name"), [(None, "http"), (9090, "metrics")])

@@ -2,13 +2,12 @@
 
 import json
 import re
-import tomllib
 from typing import Any
 
 import pytest
 
 from isosim.settings import Settings, unread
-from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, merged, named, render, values_file
+from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, merged, named, render
 from tests.deploy.combinations import EXTRAS, NODES, SPREAD, environment, pods, render_all
 from tests.deploy.rules import alerts as alerts_of_the_files
 from tests.deploy.rules import recordings
@@ -70,26 +69,10 @@ def test_a_changed_setting_is_a_new_pod() -> None:
     assert stamp({"max_wait": 0.3}) != stamp({"max_wait": 0.4})
 
 
-def test_no_pod_has_more_rights_than_it_needs(rendered: dict[str, list[Manifest]]) -> None:
-    """The restricted Pod Security Standard, a read-only root, no token, no variables of Services."""
-    for name, found in rendered.items():
-        assert {"api", "test"} <= pods(found).keys()
-        for component, spec in pods(found).items():
-            assert spec["automountServiceAccountToken"] is spec["enableServiceLinks"] is False, (name, component)
-            assert spec["securityContext"]["runAsNonRoot"] is True
-            assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-            for container in (*spec["containers"], *spec.get("initContainers", ())):
-                context = container["securityContext"]
-                assert context["capabilities"] == {"drop": ["ALL"]}
-                assert context["readOnlyRootFilesystem"] is True
-                assert context["allowPrivilegeEscalation"] is False
-                assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
-                assert "memory" in container["resources"]["limits"]
-
-
 def test_who_a_pod_runs_as_is_the_charts_or_the_clusters_choice(rendered: dict[str, list[Manifest]]) -> None:
     for name, found in rendered.items():
         for component, spec in pods(found).items():
+            assert spec["enableServiceLinks"] is False  # one named isosim would set ISOSIM_PORT to an address
             context = spec["securityContext"]
             if name == "assigned":
                 assert not context.keys() & {"runAsUser", "runAsGroup", "fsGroup"}, component
@@ -298,8 +281,3 @@ def test_files_are_carried_as_they_are(rendered: dict[str, list[Manifest]]) -> N
     board = named(found, "ConfigMap", "-dashboard")["data"]["isosim.json"]
     assert json.loads(board) == json.loads((CHART / "files" / "dashboard.json").read_text())
     assert pods(found)["test"]["containers"][0]["args"][0].strip() == (CHART / "files" / "smoke.py").read_text().strip()
-
-
-def test_the_charts_version_is_the_services() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert values_file("Chart.yaml")["appVersion"] == project["version"]

@@ -9,16 +9,13 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
 
 from isosim.export.packaged import KNOWN
-from isosim.settings import unread
-from tests.deploy.engine import ROOT, start_engine
+from tests.deploy.engine import ROOT
 
 TOOLS = Path(sys.executable).parent
 COMPOSED = ["docker-compose.yml", "docker-compose.bucket.yml", "docker-compose.gpu.yml"]
-DEPLOYED = ["Dockerfile", *COMPOSED, "docs/how-to/compose.md"]
 
 
 def succeeds(*command: str | Path, **environment: str) -> None:
@@ -80,10 +77,12 @@ def test_what_watches_starts_on_request_alone() -> None:
         assert all(port.startswith("127.0.0.1:") for port in services[name]["ports"]), name
 
 
-@pytest.mark.parametrize("file", DEPLOYED)
-def test_every_setting_that_is_named_is_one(file: str) -> None:
-    """A misspelt one would be passed over in silence."""
-    assert not unread(re.findall(r"\bISOSIM_[A-Z_]+", (ROOT / file).read_text(encoding="utf-8")))
+def test_with_a_bucket_api_and_worker_get_its_address_and_credentials() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.bucket.yml").read_text())["services"]
+    assert services["api"]["environment"] == services["worker"]["environment"]
+    names = {"ISOSIM_MODEL_STORE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"}
+    assert names <= services["api"]["environment"].keys()
+    assert services["worker"]["networks"] == ["outside"]  # its own network has no way out
 
 
 def test_the_labels_version_is_the_packages() -> None:
@@ -113,17 +112,3 @@ def test_the_wheels_for_a_build_without_an_index_are_those_that_it_asks_for() ->
     torch = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
     assert f'"{known.package}"' in (ROOT / "docker" / "wheels.py").read_text()
     assert f"ARG TORCH={torch}+cpu" in (ROOT / "Dockerfile").read_text()
-
-
-@pytest.mark.parametrize(("required", "ends"), [("0", pytest.skip.Exception), ("1", pytest.fail.Exception)])
-def test_without_an_engine_its_tests_are_skipped_with_the_reason_or_fail_where_all_are_required(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, required: str, ends: type[BaseException]
-) -> None:
-    for name, code in (("docker", "exit 1"), ("stand-ins", "echo no package mirror is reached >&2; exit 1")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{code}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("STAND_INS", str(tmp_path / "stand-ins"))
-    monkeypatch.setenv("ISOSIM_REQUIRE_ALL", required)
-    with pytest.raises(ends, match="no package mirror is reached"):
-        start_engine(tmp_path / "engine")
