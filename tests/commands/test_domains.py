@@ -77,15 +77,6 @@ def test_promote_and_rollback_change_who_answers(run: Run, own_store: Path, tiny
     assert len(done.stderr.splitlines()) == len(back.stderr.splitlines()) == 1  # the change, for the log
 
 
-def test_nothing_changes_where_nobody_can_be_asked(run: Run, own_store: Path) -> None:
-    before = run("domains", model_store=own_store).stdout
-    for words in (("promote", "tickets", "1"), ("rollback", "tickets"), ("delete", "tickets", "1")):
-        done = run("domains", *words, model_store=own_store)
-        assert done.returncode == 1
-        assert "--yes" in done.stderr
-    assert run("domains", model_store=own_store).stdout == before
-
-
 def test_what_the_api_refuses_is_refused(run: Run, own_store: Path) -> None:
     def refused(*words: str) -> str:
         done = run("domains", *words, "--yes", model_store=own_store)
@@ -119,14 +110,6 @@ def test_a_domain_is_deleted_with_its_versions_and_again_without_complaint(run: 
         assert why in done.stderr
 
 
-def test_a_domain_that_is_not_there_is_told_the_nearest(run: Run, own_store: Path) -> None:
-    for words in (("domains", "delete", "ticket", "--yes"), ("threshold", "ticket", "--fmr", "0.1")):
-        done = run(*words, model_store=own_store)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-        assert "no domain 'ticket'" in done.stderr
-        assert "did you mean 'tickets'? there are: default, " in done.stderr
-
-
 def test_an_advised_precision_says_what_was_asked_and_what_the_labels_allow(capsys: pytest.CaptureFixture[str]) -> None:
     about: dict[str, Any] = {"domain": "tickets", "version": 2}
     labels: dict[str, Any] = {
@@ -142,12 +125,6 @@ def test_an_advised_precision_says_what_was_asked_and_what_the_labels_allow(caps
         "  lets through 45% of the matches (95 % interval 39% to 52%)",
         "tickets@2: similarity ≥ 0.3000 (95 % interval 0.2900 to 0.3100; from 2,000,000 random pairs)",
     ]
-
-
-def test_a_champion_that_cannot_be_deleted_is_told_what_can(run: Run, own_store: Path) -> None:
-    done = run("domains", "delete", "tickets", "2", "--yes", model_store=own_store)
-    assert done.returncode == 1
-    assert "is champion or previous and cannot be deleted; promote others first, or delete the whole dom" in done.stderr
 
 
 def test_a_version_that_nothing_names_can_be_deleted(run: Run, own_store: Path) -> None:

@@ -51,12 +51,6 @@ def test_a_failure_leaves_the_earlier_file_and_no_part(run: Run, tmp_path: Path)
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("x.npy", b"earlier")]
 
 
-def test_an_unknown_suffix_is_a_wrong_command_line(run: Run, tmp_path: Path) -> None:
-    done = run("embed", "-o", str(tmp_path / "x.csv"), stdin=STDIN)
-    assert done.returncode == 2
-    assert ".npy or .jsonl" in done.stderr
-
-
 def test_a_table_is_read_by_its_column_and_never_by_its_lines(run: Run, tmp_path: Path) -> None:
     table = tmp_path / "tickets.csv"
     table.write_text("id,question\n" + "".join(f'{n},"{text}, it says"\n' for n, text in enumerate(TEXTS)))

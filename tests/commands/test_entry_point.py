@@ -46,7 +46,12 @@ def test_help_and_version_import_no_package_but_typer() -> None:
         (("thresold",), "Did you mean 'threshold'?"),
         (("threshold", "default"), "--fmr, --precision or --false-hit-rate"),
         (("threshold", "default", "--false-hit-rate", "0.01"), "--gallery"),
-        (("threshold", "default", "--fmr", "2"), "--fmr"),
+        (("similarity", "--fmr", "5"), "'5' is given; it must be 1 or less; 1 % is 0.01"),
+        (("similarity", "--fmr", "1%"), "'1%' is given; it must be a number; 1 % is 0.01"),
+        (("similarity", "--threshold", "45"), "--threshold"),
+        (("serve", "--port", "abc"), "'abc' is given; it must be a whole number"),
+        (("embed", "-o", "x.csv"), ".npy or .jsonl"),
+        (("domains", "--model-store", "ftp://bucket"), "ftp:// is not supported"),
         (("similarity", "--nope"), "--nope"),
         (("similarity", "a", "b", "c"), "at most 2"),
         (("similarity", "-", "-"), "read only once"),
@@ -75,6 +80,12 @@ def test_a_wrong_command_line_is_said_in_one_line_with_code_2(run: Run, words: t
         (("similarity", "--domain", "nope"), "no domain 'nope'"),
         (("similarity", "--domain", "NOT A NAME"), "domain 'NOT A NAME'"),
         (("threshold", "nope", "--fmr", "0.01"), "there are: default, tickets"),
+        (("threshold", "ticket", "--fmr", "0.1"), "did you mean 'tickets'? there are: default, "),
+        (("domains", "delete", "ticket", "--yes"), "did you mean 'tickets'? there are: default, "),
+        (("domains", "delete", "tickets", "2", "--yes"), "promote others first, or delete the whole dom"),
+        (("domains", "promote", "tickets", "1"), "--yes"),
+        (("domains", "rollback", "tickets"), "--yes"),
+        (("domains", "delete", "tickets", "1"), "--yes"),
         (("bundle", "nope", "-o", "/nowhere.onnx"), "no domain 'nope'"),
         (("similarity", "--encoder", "nope"), "no encoder 'nope'"),
         (("domains", "--model-store", "/nowhere"), "no model store at /nowhere"),
@@ -91,18 +102,6 @@ def test_a_users_mistake_is_said_with_code_1(run: Run, words: tuple[str, ...], s
     last = done.stderr.splitlines()[-1]
     assert last.startswith("isosim: ")
     assert said in last
-
-
-def test_serve_says_in_one_line_that_a_mistyped_store_is_none_and_makes_nothing(run: Run, tmp_path: Path) -> None:
-    done = run("serve", "--port", "0", model_store=tmp_path / "typo", encoder=None, log_format="text")
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        f"isosim: no model store at {tmp_path / 'typo'}: correct --model-store or ISOSIM_MODEL_STORE, or make a store "
-        "there: isosim export, or isosim store init"
-    ]
-    assert list(tmp_path.iterdir()) == []
-    store_id = run("store", "init", model_store=tmp_path / "typo").stdout.strip()
-    assert json.loads((tmp_path / "typo" / "store.json").read_bytes()) == {"id": store_id, "format": 1}
 
 
 def test_a_setting_that_is_none_is_code_2(run: Run) -> None:
@@ -191,14 +190,6 @@ def test_calibrate_reads_a_pipe_and_names_a_bad_line(run: Run, own_store: Path) 
     assert "standard input: line 301 is not utf-8; charset can name another encoding" in bad.stderr
     empty = run(*words, stdin=b"\n\n", model_store=own_store)
     assert empty.stderr == "isosim: standard input: the file holds no text; all its rows are blank\n"
-
-
-def test_bundle_and_threshold_speak_json(run: Run, tmp_path: Path) -> None:
-    made = json.loads(run("bundle", "tickets", "-o", str(tmp_path / "x.onnx"), "--json").stdout)
-    assert (made["domain"], made["version"], made["method"]) == ("tickets", 2, "soft")
-    assert made["bytes"] == (tmp_path / "x.onnx").stat().st_size
-    advice = json.loads(run("threshold", "tickets", "--fmr", "0.01", "--json").stdout)
-    assert advice["target"] == {"fmr": 0.01}
 
 
 def completed(store: Path, words: str, position: int) -> list[str]:

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,19 +11,11 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.jobs.offline import open_texts
 from isosim.scoring.method import Method
-from isosim.sts import DEV, SETS, Evaluation, Result, edit_distance, read_sets, spearman, table, tables, write_report
+from isosim.sts import DEV, SETS, Evaluation, edit_distance, read_sets, table, tables, write_report
 from tests.commands.conftest import Run
 from tests.text import sentences
 
 words = st.lists(st.sampled_from("abc"), max_size=8)
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "distance"),
-    [("kitten", "sitting", 3), ("", "abc", 3), ("abc", "", 3), ("", "", 0), ("flaw", "lawn", 2), ("ab", "ba", 2)],
-)
-def test_known_edit_distances(a: str, b: str, distance: int) -> None:
-    assert edit_distance(list(a), list(b)) == distance
 
 
 @given(words, words, words)
@@ -77,12 +68,6 @@ def test_methods_are_scored_on_every_set_and_the_report_has_the_same_figures(tin
     assert (sts / "report/tiny-spectrum.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_text_to_fit_on_serves_every_set(tiny: EncoderArtifact, sts: Path) -> None:
-    ready = evaluation(tiny, sts)
-    own, other = (ready.run(Method("whitening"), 0, text) for text in (None, sentences(300)[160:]))
-    assert own.all["STS-B"] != pytest.approx(other.all["STS-B"], abs=1e-6)
-
-
 def test_a_missing_set_and_labels_that_are_not_0_and_1_are_refused(tiny: EncoderArtifact, sts: Path) -> None:
     with pytest.raises(InvalidInput, match="0 and 1"):
         evaluation(tiny, sts, sts / "stsb/test.tsv")
@@ -100,19 +85,6 @@ def test_the_command_prints_a_result_for_each_method_and_seed(run: Run, sts: Pat
         ("identity", 0, None),
         ("sn", 0, None),
     ]
-
-
-def test_without_questions_there_is_no_column_for_them() -> None:
-    scores = dict.fromkeys(SETS, 50.0)
-    text = tables([Result("identity", 0, scores, scores, {}, -20.0, 3.0, [1.0], None)], -24.6, "tiny")
-    assert "| method | edit distance | effective rank |\n" in text
-    assert "| identity | -20.00 | 3.00 |" in text
-
-
-def test_spearman_is_a_hundred_for_the_same_order_and_minus_a_hundred_for_the_opposite() -> None:
-    x = np.array([0.1, 0.5, 0.2, 0.9])
-    assert spearman(x, x**3) == pytest.approx(100)
-    assert spearman(x, -x) == pytest.approx(-100)
 
 
 def test_several_seeds_of_a_method_are_one_line_with_mean_and_half_range() -> None:

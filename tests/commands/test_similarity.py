@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.commands.conftest import Finished, Run, publish_repeated, started
-from tests.processes import Serve, environment
+from tests.commands.conftest import Finished, Run, started
+from tests.processes import environment
 from tests.text import sentences
 
 PAIRS = [(a, b) for a, b in zip(sentences(40)[::2], sentences(40)[1::2], strict=True)]
@@ -23,29 +23,6 @@ TABBED = "".join(f"{a}\t{b}\n" for a, b in PAIRS)
 
 def objects(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
-
-
-@pytest.mark.parametrize("domain", ["default", "tickets", "tickets@1"])
-def test_scores_are_the_servers_bit_for_bit(run: Run, serve: Serve, own_store: Path, domain: str) -> None:
-    """The same parts compute them; a pair a request, as what shares a batch may move the last bit."""
-    server = serve(model_store=own_store, encoder="tiny")
-    for a, b in PAIRS[:3]:
-        answer = server.client.post("/similarity", json={"pairs": [[a, b]], "domain": domain}).json()
-        (row,) = objects(run("similarity", "--json", "--domain", domain, stdin=f"{a}\t{b}\n").stdout)
-        for column in ("cosine", "similarity", "percentile"):
-            assert row[column] == answer[column][0], column
-        assert row["flags"] == answer["flags"][0]
-        assert {k: row[k] for k in ("domain", "version", "method", "encoder")} == {
-            k: answer[k] for k in ("domain", "version", "method", "encoder")
-        }
-
-
-def test_many_pairs_score_as_the_server_scores_them(run: Run, serve: Serve, own_store: Path) -> None:
-    server = serve(model_store=own_store, encoder="tiny")
-    answer = server.client.post("/similarity", json={"pairs": PAIRS, "domain": "tickets"}).json()
-    rows = objects(run("similarity", "--json", "--domain", "tickets", stdin=TABBED).stdout)
-    assert [(row["a"], row["b"]) for row in rows] == PAIRS
-    assert [row["similarity"] for row in rows] == pytest.approx(answer["similarity"], abs=1e-6)
 
 
 def test_a_pipe_gets_a_line_a_pair_in_order(run: Run) -> None:
@@ -221,21 +198,6 @@ def on_a_terminal(store: Path, *words: str) -> str:
     return shown.decode()
 
 
-def test_it_imports_no_package_that_scores_do_not_need(calibrated_store: Path) -> None:
-    heavy = ("torch", "transformers", "sklearn", "scipy", "onnx", "rich")
-    code = (
-        "import sys; from isosim.cli import app\n"
-        "try: app(['similarity'])\n"
-        f"except SystemExit: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=TABBED.encode(), capture_output=True, check=True,
-        env=environment(model_store=calibrated_store, encoder="tiny"),
-    )  # fmt: skip
-    assert done.stdout.count(b"\n") == len(PAIRS)
-    assert done.stderr.strip() == b"[]"
-
-
 def test_a_domain_without_reference_says_so(run: Run, store: Path) -> None:
     done = run("similarity", model_store=store, stdin=TABBED)
     assert done.returncode == 0
@@ -255,15 +217,6 @@ def test_a_text_without_a_known_token_is_flagged_never_matches_and_comes_last(ru
     for limit in (("--threshold", "-1"), ("--fmr", "1")):
         matching = run("similarity", *limit, stdin=lines).stdout.splitlines()
         assert [line.split("\t")[3] for line in matching] == [PAIRS[0][0]], limit
-
-
-def test_a_rate_that_no_threshold_reaches_is_refused_in_one_line(run: Run, own_store: Path) -> None:
-    publish_repeated(own_store, "mails")
-    for words in (("threshold", "mails"), ("similarity", "--domain", "mails")):
-        done = run(*words, "--fmr", "0.01", stdin="a\tb\n", model_store=own_store)
-        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-        assert "the smallest rate that a threshold reaches is 0.0399" in done.stderr
-    assert run("threshold", "mails", "--fmr", "0.0399", model_store=own_store).returncode == 0
 
 
 def test_a_table_is_refused_in_place_of_scoring_its_rows_as_sentences(run: Run, tmp_path: Path) -> None:
@@ -286,42 +239,6 @@ def test_a_saved_threshold_is_named_as_over_http(run: Run, own_store: Path) -> N
     assert 0 < len(named.stdout.splitlines()) < 59
     unknown = run("similarity", "--domain", "tickets", "--threshold", "likly", stdin=pairs)
     assert (unknown.returncode, "did you mean 'likely'" in unknown.stderr) == (1, True), unknown.stderr
-    assert run("similarity", "--threshold", "45", stdin=pairs).returncode == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("similarity", "--fmr", "5"), "'5' is given; it must be 1 or less; 1 % is 0.01"),
-        (("similarity", "--fmr", "1%"), "'1%' is given; it must be a number; 1 % is 0.01"),
-        (("serve", "--port", "abc"), "'abc' is given; it must be a whole number"),
-    ],
-)
-def test_a_wrong_option_is_quoted_with_what_is_wanted(run: Run, arguments: tuple[str, ...], said: str) -> None:
-    done = run(*arguments)
-    assert done.returncode != 0
-    assert said in done.stderr
-
-
-def test_a_table_without_a_row_says_what_is_missing(run: Run, own_store: Path, tmp_path: Path) -> None:
-    texts = sentences(90)
-    scored = objects(
-        run("similarity", "--json", stdin="".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(texts))).stdout
-    )
-    scored.sort(key=lambda row: row["similarity"], reverse=True)
-
-    def table(matches: range) -> subprocess.CompletedProcess[str]:
-        lines = (f"{int(n in matches)}\t{row['a']}\t{row['b']}\n" for n, row in enumerate(scored))
-        (tmp_path / "pairs.tsv").write_text("".join(lines))
-        done = run("label", str(tmp_path / "pairs.tsv"), "--domain", "tickets", "--promote", "always")
-        assert done.returncode == 0, done.stderr
-        return run("threshold", "tickets", "--table")
-
-    unlabelled = run("threshold", "tickets", "--table")
-    assert unlabelled.returncode == 1
-    assert "'tickets' was given no labels" in unlabelled.stderr
-    assert "reach no precision of 0.5" in table(range(4, 89, 10)).stderr
-    assert "\n0.5\t" in table(range(30)).stdout
 
 
 def test_labels_say_what_was_read_and_which_precisions_they_reach(run: Run, own_store: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Changes of champions, labels and migrations whose answers are lost or come late: made once, and answered as made."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -133,17 +131,3 @@ def test_labels_start_from_the_revision_that_was_seen(server: Server) -> None:
     again = server.client.post(f"{NEWS}/labels", json=body, headers=header)
     assert (again.status_code, again.json()["job"]) == (202, first.json()["job"])
     refused(server.client.post(f"{NEWS}/labels", json=body), "revision")
-
-
-def test_the_same_change_sent_at_the_same_time_is_made_once(server: Server, news: Path) -> None:
-    changes: list[Callable[[int, int], httpx.Response]] = [
-        lambda revision, _: server.client.post(f"{NEWS}/rollback", json={"revision": revision}),
-        lambda revision, to: server.client.put(f"{NEWS}/champion", json={"version": to, "revision": revision}),
-    ]
-    revision = server.client.get(NEWS).json()["revision"]
-    with ThreadPoolExecutor(8) as pool:
-        for number in range(10):
-            start = 2 - number % 2
-            answers = list(pool.map(changes[number // 2 % 2], [revision + number] * 8, [3 - start] * 8))
-            assert [champion(answer) for answer in answers] == [3 - start] * 8
-            assert answering(news) == (3 - start, start)

@@ -5,15 +5,12 @@ import json
 import re
 import resource
 import select
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from tests.faults.load import Load
 from tests.faults.raw import address, connected, head, status
 from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
@@ -27,26 +24,6 @@ def healthy(server: Server) -> None:
     assert server.client.get("/readyz").status_code == 200
     answer = server.client.post("/similarity", json=PAIR)
     assert answer.status_code == 200, answer.text
-
-
-def test_clients_that_send_a_byte_now_and_then_do_not_hold_others_up(tiny_server: Server) -> None:
-    body = json.dumps(PAIR).encode()
-    slow = head("/similarity", f"content-length: {len(body)}") + body
-    upload = head("/calibrate?domain=slow", "transfer-encoding: chunked", kind="text/plain")
-    with ExitStack() as stack:
-        open_ones = [stack.enter_context(connected(tiny_server)) for _ in range(200)]
-        for number, connection in enumerate(open_ones):
-            connection.sendall(upload if number % 4 == 0 else slow[:20])
-        with Load(tiny_server) as load:
-            for turn in range(20, 60):
-                for connection in open_ones[1::4]:
-                    try:
-                        connection.sendall(slow[turn : turn + 1])
-                    except OSError:
-                        continue  # the server had enough of it
-                load.answered(2)
-        load.nothing_was_lost(3)
-    healthy(tiny_server)
 
 
 def test_a_caller_who_hangs_up_is_noticed_and_nothing_more_is_computed_for_it(serve: Serve, store: object) -> None:
@@ -131,14 +108,3 @@ def test_two_thousand_connections_at_once_are_answered_and_leave_the_server_heal
     assert found[200] > 0
     healthy(server)
     assert not re.search("Too many open files|Traceback", server.log.read_text())
-
-
-def test_a_connection_that_is_reset_in_the_middle_of_anything_harms_nobody(tiny_server: Server) -> None:
-    body = json.dumps(PAIR).encode()
-    whole = head("/similarity", f"content-length: {len(body)}") + body
-    for end in (0, 1, 10, 50, len(whole) - len(body), len(whole) - 1, len(whole)):
-        for _ in range(5):
-            with connected(tiny_server) as connection:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close sends a reset
-                connection.sendall(whole[:end])
-    healthy(tiny_server)

@@ -45,17 +45,6 @@ def within(seconds: float, met: Callable[[], bool]) -> None:
     print(f"seen after {time.monotonic() - began:.2f} s")
 
 
-def test_a_deleted_version_is_not_served_by_another_replica_that_has_it_in_memory(replicas: list[Server]) -> None:
-    first, second = replicas
-    assert [status(server, "news@1") for server in replicas] == [200, 200]
-    assert score(second, "news").json()["version"] == 3
-    assert first.client.delete("/domains/news/versions/1").status_code == 204
-    assert status(first, "news@1") == 404
-    within(SOON, lambda: status(second, "news@1") == 404)
-    assert score(second, "news").json()["version"] == 3
-    assert status(second, "films@1") == 200
-
-
 def test_a_deleted_domain_is_not_found_on_any_replica(replicas: list[Server]) -> None:
     first, second = replicas
     names = ("news", "news@1", "news@3", "news@previous")

@@ -55,17 +55,6 @@ def test_an_upload_that_does_not_fit_is_refused_and_leaves_nothing(volume: Volum
     assert server.client.post("/calibrate", json={"domain": "d", "texts": TEXTS}).status_code == 202
 
 
-def test_an_upload_with_no_room_at_all_is_refused_and_a_key_can_be_used_again(volume: Volume, serve: Serve) -> None:
-    server = serve(model_store=volume.store, encoder="tiny")
-    body = {"domain": "keyed", "texts": TEXTS, "method": "sn"}
-    headers = {"idempotency-key": "k"}
-    with volume.full():
-        unavailable(server.client.post("/calibrate", json=body, headers=headers), "No space left")
-    assert half_made(volume.store) == []
-    assert server.client.get("/calibrate").json()["jobs"] == []
-    assert server.client.post("/calibrate", json=body, headers=headers).status_code == 202
-
-
 def test_a_disk_that_is_full_during_a_fit_delays_the_job(with_news: Volume, serve: Serve) -> None:
     volume = with_news
     server = serve(model_store=volume.store, encoder="tiny")
@@ -82,19 +71,6 @@ def test_a_disk_that_is_full_during_a_fit_delays_the_job(with_news: Volume, serv
     assert whole_versions(volume.store, "news") == [1, 2, 3]
     assert half_made(volume.store / "domains") == half_made(volume.store / "versions") == []
     assert not holds(volume.store, TEXTS[7])
-
-
-def test_a_promotion_that_finds_no_room_is_refused_and_the_champion_stays(with_news: Volume, serve: Serve) -> None:
-    volume = with_news
-    server = serve(model_store=volume.store, encoder="tiny")
-    before = score(server, "news")
-    assert before.json()["version"] == 2
-    with volume.full():
-        unavailable(server.client.put("/domains/news/champion", json={"version": 1}), "No space left")
-        unavailable(server.client.post("/domains/news/rollback"), "No space left")
-        assert score(server, "news").content == before.content
-    assert half_made(volume.store / "domains") == []
-    assert server.client.put("/domains/news/champion", json={"version": 1}).json()["champion"] == 1
 
 
 def test_a_job_whose_version_cannot_be_recorded_goes_on_when_it_can(with_news: Volume, serve: Serve) -> None:

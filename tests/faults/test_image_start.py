@@ -79,16 +79,6 @@ def test_an_image_starts_on_a_read_only_store(image: Image, news: Path) -> None:
     assert list(domains_of(news).names()) == ["films", "news"]
 
 
-def test_an_image_starts_on_a_store_whose_champion_is_damaged(image: Image, news: Path) -> None:
-    domains = domains_of(news)
-    (key,) = [key for key in domains.keys("news", 2) if key.endswith("weights.safetensors")]
-    domains.blobs.write(key, b"")
-    server = image()
-    refused(ask(server, "news"), "weights.safetensors")
-    assert score(server, "films").json()["version"] == 1
-    assert score(server, "default").json()["version"] == 1  # the image's own, which the store was given
-
-
 def test_an_image_that_starts_on_an_emptied_volume_has_another_store_with_few_domains(image: Image, news: Path) -> None:
     def facts(server: Server, message: str) -> dict[str, object]:
         """Of a line of the log, which a thread writes a little later."""

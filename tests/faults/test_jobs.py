@@ -4,12 +4,10 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from isosim.jobs.pulse import silences
@@ -29,8 +27,7 @@ from tests.faults.jobs import (
     whole_versions,
 )
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
-from tests.processes import Process, RedisServer, Serve, Server, score, start, wait_until
-from tests.text import sentences
+from tests.processes import Process, Serve, Server, score, start, wait_until
 
 ELSEWHERE = 45.0  # s in which a job goes on after its worker has died or hangs
 STAGES = ("starting", "embedding", "choosing", "fitting", "measuring")  # as a job reports them
@@ -71,7 +68,6 @@ FAULTS: dict[str, tuple[Callable[[Process, int], None], str]] = {
     "the job's process is killed, as for want of memory": (
         lambda worker, child: kill(child), r"was killed while (fitting|measuring), perhaps because memory ran out",
     ),
-    "worker and job are killed": (lambda worker, child: (kill(worker.popen.pid), kill_if_there(child)), "fell silent"),  # type: ignore[dict-item]
     "the worker is killed": (lambda worker, child: kill(worker.popen.pid), "fell silent"),
     "the job's process hangs": (
         lambda worker, child: stop(child), r"did not answer for 30 s while (fitting|measuring)",
@@ -93,8 +89,8 @@ def test_a_job_goes_on_elsewhere_and_its_record_says_why(
     job = post(server, "torn", LONG[:6000], method="flow")
     wait_until(lambda: state(server, job)["stage"] == "fitting", 120)
     child = at_work(first)
-    begin()
-    time.sleep(3)  # the second worker has started
+    second = begin()
+    wait_until(lambda: "worker starting" in second.log.read_text())
     first.may_end = True
     happens(first, child)
     began = time.monotonic()
@@ -181,25 +177,6 @@ def test_the_servers_own_worker_is_started_again_when_it_dies(serve: Serve, stor
     assert running(server, "isosim.worker") != first
 
 
-def test_a_server_killed_during_an_upload_has_no_job_and_its_text_is_gone(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny")
-    head = (
-        "POST /calibrate?domain=half HTTP/1.1\r\nhost: x\r\n"
-        "content-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
-        connection.sendall(head.encode())
-        chunk = "\n".join(f"secret {text}" for text in sentences(2000)).encode()
-        for _ in range(5):
-            connection.sendall(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
-        time.sleep(1)
-        server.kill()
-    back = serve(model_store=store, encoder="tiny")
-    assert back.client.get("/calibrate").json()["jobs"] == []
-    assert back.client.get("/domains/half").status_code == 404
-    assert not holds(store, "secret")
-
-
 def test_two_servers_on_one_store_without_redis_work_together(root: Path, serve: Serve) -> None:
     given = {"model_store": address(root), "encoder": "tiny"}
     first, second = serve(**given), serve(**given)
@@ -226,20 +203,6 @@ def test_two_servers_on_one_store_without_redis_work_together(root: Path, serve:
     assert listed == [[after, long, made[0]]] * 2
 
 
-def test_workers_that_publish_at_once_leave_whole_versions_and_a_clear_record(
-    site: tuple[Server, StartWorker], root: Path
-) -> None:
-    server, begin = site
-    workers = [begin(), begin()]
-    jobs = [post(server, "both", LONG[:3000], promote="always", seed=seed) for seed in (1, 2)]
-    done = [becomes(server, job, "succeeded") for job in jobs]
-    assert sorted(found["version"] for found in done) == whole_versions(root, "both") == [1, 2]
-    assert all(found["promoted"] and found["report"]["promotion"] for found in done)
-    domain = server.client.get("/domains/both").json()
-    assert {domain["champion"], domain["previous"]} == {1, 2}
-    assert [one.popen.poll() for one in workers] == [None, None]
-
-
 @pytest.mark.parametrize("root", ["bucket"], indirect=True)
 def test_a_bucket_that_hangs_while_a_job_runs_loses_nothing(
     objects: Objects,  # noqa: F811
@@ -247,13 +210,14 @@ def test_a_bucket_that_hangs_while_a_job_runs_loses_nothing(
     root: Path,
 ) -> None:
     server, begin = site
-    begin()
+    runner = begin()
     job = post(server, "patient", LONG[:6000], method="flow")
     waiting = post(server, "after", TEXTS)
     wait_until(lambda: state(server, job)["stage"] == "fitting", 120)
     objects.hang()
     try:
-        time.sleep(30)  # the fit ends meanwhile, and cannot be published yet
+        # Its heartbeats or its publication, whichever comes first, find the storage away.
+        wait_until(lambda: re.search("and the job goes on|storage failed", runner.log.read_text()), 120)
         assert server.client.get("/livez").status_code == 200
         assert server.client.get(f"/calibrate/{job}").status_code == 503
     finally:
@@ -262,18 +226,6 @@ def test_a_bucket_that_hangs_while_a_job_runs_loses_nothing(
     assert becomes(server, waiting, "succeeded", 300)["version"] == 1
     assert whole_versions(root, "patient") == whole_versions(root, "after") == [1]
     assert not holds(root, TEXTS[7])
-
-
-def test_redis_may_go_and_come_while_jobs_are_posted(
-    serve: Serve, worker: StartWorker, store: Path, redis_server: RedisServer
-) -> None:
-    given = {"model_store": store, "encoder": "tiny", "redis_url": redis_server.url}
-    server, _ = serve(**given, local_worker=False), worker(**given)
-    assert becomes(server, post(server, "one", TEXTS), "succeeded")["version"] == 1
-    redis_server.kill()
-    assert becomes(server, post(server, "two", TEXTS), "succeeded")["version"] == 1
-    redis_server.start()
-    assert becomes(server, post(server, "three", TEXTS), "succeeded")["version"] == 1
 
 
 @pytest.mark.parametrize("root", ["folder"], indirect=True)
@@ -295,11 +247,3 @@ def test_a_job_waits_for_a_worker_and_a_check_finds_one_that_hangs(
     assert silences()[one.popen.pid] > 199
     assert start(["worker", "--check"], tmp_path / "hung.log").wait(60) == 1
     assert "has hung for" in (tmp_path / "hung.log").read_text()
-
-
-def test_a_server_that_cannot_calibrate_says_so_only_where_it_should(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", local_worker=False)
-    answer: httpx.Response = server.client.post("/calibrate", json={"domain": "d", "texts": TEXTS})
-    assert (answer.status_code, answer.json()["status"]) == (202, "queued")
-    assert server.client.delete(f"/calibrate/{answer.json()['job']}").json()["status"] == "cancelled"
-    assert not holds(store, TEXTS[7])

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from isosim.encoders.store import EncoderArtifact
-from isosim.store.blobs import address_of, opened
+from isosim.store.blobs import address_of
 from tests.commands.conftest import calibrate
 from tests.encoders import copy_encoders
 from tests.faults.load import Load
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 from tests.processes import Process, Server, command, score, serve_with, wait_until
-from tests.text import sentences
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +44,6 @@ def test_a_replica_answers_with_a_new_champion_within_two_seconds(replicas: list
         promoted = first.client.put("/domains/news/champion", json={"version": version})
         assert promoted.json()["champion"] == version, promoted.text
         wait_until(lambda: score(second, "news").json()["version"] == version, seconds=2)  # noqa: B023
-
-
-def test_text_that_one_replica_is_given_becomes_a_version_that_the_other_serves(replicas: list[Server]) -> None:
-    first, second = replicas
-    job = first.calibrate("letters", sentences(300), method="sn")
-    assert (job["status"], job["version"], job["promoted"]) == ("succeeded", 1, True), job
-    pairs = {"pairs": [sentences(2)], "domain": "letters"}
-    answers = [server.client.post("/similarity", json=pairs).json() for server in replicas]
-    assert answers[0]["similarity"] == answers[1]["similarity"]
-    listed = [server.client.get("/domains").json()["domains"] for server in replicas]
-    assert [one["domain"] for one in listed[0]] == ["default", "films", "letters", "news"]
-    assert second.client.get("/domains/letters/versions/1").json()["report"]["sentences"] == 300
-    assert first.client.delete("/domains/letters/versions/1").status_code == 409
-    assert second.client.get("/domains/letters").json()["champion"] == 1
 
 
 def test_object_storage_that_hangs_stops_changes_alone_and_is_said_once(
@@ -102,32 +87,6 @@ def test_object_storage_that_hangs_stops_changes_alone_and_is_said_once(
     assert server.log.read_text().count('"the model store could not be read"') == 1  # the jobs' count may say the like
     assert server.client.put("/domains/news/champion", json={"version": 3 - before}).status_code == 200
     wait_until(lambda: score(other, "news").json()["version"] == 3 - before, seconds=2)
-
-
-def test_a_file_that_was_changed_in_the_bucket_is_named_and_not_served(
-    bucket: Path, tiny: EncoderArtifact, replicas: list[Server]
-) -> None:
-    calibrate(bucket, tiny, "hurt", "sn")
-    storage = opened(bucket)
-    key = next(entry.key for entry in storage.list("versions/hurt/") if entry.key.endswith("weights.safetensors"))
-    storage.write(key, storage.read(key)[0][:-1] + b"x")
-    answer = replicas[0].client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "hurt"})
-    assert (answer.status_code, answer.json()["error_type"]) == (503, "Unavailable")
-    assert "weights.safetensors does not match" in answer.json()["error"]
-    storage.delete([key])
-    answer = replicas[0].client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "hurt"})
-    assert "a file is missing" in answer.json()["error"]
-
-
-def test_what_cannot_work_with_object_storage_is_refused_in_one_sentence(bucket: Path, tmp_path: Path) -> None:
-    for words, given, why in (
-        (["serve"], {"model_store": "s3://isosim-nowhere"}, "isosim-nowhere"),
-        (["serve"], {"model_store": "ftp://bucket"}, "ftp:// is not supported"),
-    ):
-        settings = {"model_store": address_of(bucket), "encoder": "tiny", "port": 0} | given
-        done = command(*words, **settings)
-        assert done.returncode in (1, 2), done.stderr
-        assert why in done.stderr.splitlines()[-1], done.stderr
 
 
 def test_doctor_tries_conditional_writes(bucket: Path, tmp_path: Path) -> None:

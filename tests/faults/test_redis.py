@@ -172,14 +172,6 @@ def test_whatever_redis_answers_requests_go_on_with_equal_scores_and_it_is_used_
     goes_on(cached, cached.line.garbled(GARBAGE[garbage]), 30)
 
 
-def test_what_a_full_redis_holds_is_still_found(cached: Cached) -> None:
-    cached.is_used_again()
-    with full(cached):
-        new = [f"{text} {number}" for number, text in enumerate(sentences(1500))]  # each is to be stored and refused
-        assert cached.server.client.post("/embed", json={"inputs": new}).status_code == 200
-        cached.is_used_again()
-
-
 def test_calibrations_posted_while_redis_hangs_are_accepted_and_hold_nobody_up(cached: Cached) -> None:
     """Redis only tells workers of them, and is given up after its time."""
     posts = 30

@@ -68,17 +68,6 @@ def flat(value: Any) -> bytes:
     return b" ".join(flat(part) for part in value)
 
 
-def test_the_search_sees_what_redis_holds(redis_server: RedisServer, tmp_path: Path) -> None:
-    traces = Traces(tmp_path, redis_server.url)
-    (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "manifest.json").write_text("{}")
-    with redis.Redis.from_url(redis_server.url) as client:
-        client.hset("h", "data", MARK)
-        client.rpush("l", MARK)
-        client.set("other", "x")
-    assert sorted(traces.found()) == ["h", "l"]
-
-
 @pytest.fixture
 def traces(store: Path, redis_server: RedisServer) -> Traces:
     return Traces(store.parent, redis_server.url)
