@@ -72,8 +72,6 @@ monitoring:
 
 faults:
 	$(call installed,ip,iproute2)
-	$(call installed,iptables,iptables)
-	$(call installed,faketime,faketime)
 
 model_store/encoders/minilm: | .venv/run
 	@echo "exporting the default encoder, once (about a minute)"

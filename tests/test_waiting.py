@@ -1,16 +1,14 @@
 """Waiting for something fails as soon as a process that it may depend on has ended, with the end of that one's log."""
 
 import os
-import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
 from loadtest import servers
-from tests.processes import Process, RedisServer, Serve, Server, free_port, wait_until
+from tests.processes import Server, free_port, wait_until
 
 HOUR = 3600.0  # s; a test that waited for the time to be over would never end
 
@@ -28,13 +26,6 @@ def test_a_process_that_ends_by_itself_ends_the_wait_and_its_last_words_are_show
         wait_until(lambda: False, HOUR)
 
 
-def test_a_process_that_a_test_ended_fails_no_wait(tmp_path: Path) -> None:
-    process = started(tmp_path, "sleep 60")
-    process.kill()
-    with pytest.raises(AssertionError, match="was not met"):
-        wait_until(lambda: False, 0.2)
-
-
 def test_a_server_that_ended_is_told_once_to_others_and_always_to_those_who_ask_it(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     started(tmp_path, "exit 1", url)
@@ -43,34 +34,6 @@ def test_a_server_that_ended_is_told_once_to_others_and_always_to_those_who_ask_
             wait_until(lambda: httpx.get(url).is_success, HOUR)
     with pytest.raises(AssertionError, match="was not met"):
         wait_until(lambda: False, 0.2)
-
-
-def test_waiting_for_a_job_of_a_killed_server_fails_at_once(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny")
-    server.kill()
-    with pytest.raises(AssertionError, match="exit code -9 while a test waited"):
-        server.wait_for("any", HOUR)
-
-
-def test_a_server_that_cannot_start_fails_at_once(serve: Serve, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="isosim export"):
-        serve(model_store=tmp_path, encoder="nope")
-
-
-def test_waiting_for_a_killed_worker_fails_at_once(
-    worker: Callable[..., Process], redis_server: RedisServer, store: Path
-) -> None:
-    process = worker(model_store=store, redis_url=redis_server.url)
-    os.kill(process.popen.pid, signal.SIGKILL)
-    with pytest.raises(AssertionError, match=r"'worker'.* ended with exit code -9"):
-        wait_until(lambda: False, HOUR)
-
-
-def test_a_redis_whose_port_is_taken_fails_at_once(redis_server: RedisServer, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    with pytest.raises(AssertionError, match="Address already in use"):
-        RedisServer(other, redis_server.port).start()
 
 
 def test_a_bench_whose_server_or_redis_cannot_start_fails_at_once(tmp_path: Path) -> None:

@@ -12,16 +12,8 @@ from typing import Any
 import chromadb
 import faiss
 import httpx
-import lancedb
 import numpy as np
 import pytest
-from lancedb.embeddings.openai import OpenAIEmbeddings as LanceEmbeddings
-from lancedb.embeddings.registry import register
-from lancedb.pydantic import LanceModel, Vector
-from langchain_chroma import Chroma
-from langchain_core.vectorstores import InMemoryVectorStore
-from langchain_openai import OpenAIEmbeddings
-from mem0.utils.factory import EmbedderFactory, VectorStoreFactory
 from qdrant_client import QdrantClient, models
 
 URL = os.environ["ISOSIM_OPEN_URL"]
@@ -31,14 +23,6 @@ RATE = 0.01
 
 # Returns what the index gives for each pair of a query and an entry.
 Values = Callable[[list[str], list[str], str, Path], Any]
-
-
-@register("isosim")
-class Isosim(LanceEmbeddings):
-    """LanceDB's client of OpenAI's API takes other models only in a class that knows their dimensions."""
-
-    def ndims(self) -> int | None:
-        return self.dim
 
 
 @pytest.fixture(scope="module")
@@ -83,66 +67,17 @@ def qdrant_lengths(entries: list[str], queries: list[str], model: str, _: Path) 
     return [[point.score for point in points] for points in found]
 
 
-def lance(entries: list[str], queries: list[str], model: str, folder: Path) -> Any:
-    embedder = Isosim.create(name=model, dim=DIM, base_url=f"{URL}/v1", max_retries=0)
-
-    class Entry(LanceModel):  # type: ignore[misc]
-        text: str = embedder.SourceField()
-        vector: Vector(embedder.ndims()) = embedder.VectorField()  # type: ignore[valid-type]
-
-    table = lancedb.connect(folder).create_table("t", schema=Entry)
-    table.add([{"text": text} for text in entries])
-    found = [table.search(query).limit(ENTRIES).to_arrow() for query in queries]
-    return [rows["_distance"].to_pylist() for rows in found]
-
-
-def mem0(store: str, entries: list[str], queries: list[str], model: str, **options: Any) -> Any:
-    settings = {"model": model, "embedding_dims": DIM, "openai_base_url": f"{URL}/v1"}
-    embedder = EmbedderFactory.create("openai", settings, None)
-    memories = VectorStoreFactory.create(
-        store, {"collection_name": "entries", "embedding_model_dims": DIM, "on_disk": True, **options}
-    )
-    memories.insert(vectors=[embedder.embed(text) for text in entries], ids=[*range(ENTRIES)], payloads=[{}] * ENTRIES)
-    found = [memories.search(query, embedder.embed(query), limit=ENTRIES) for query in queries]
-    return [[memory.score for memory in memories] for memories in found]
-
-
-def mem0_qdrant(entries: list[str], queries: list[str], model: str, folder: Path) -> Any:
-    return mem0("qdrant", entries, queries, model, path=str(folder))
-
-
-def langchain_embeddings(model: str) -> OpenAIEmbeddings:
-    return OpenAIEmbeddings(base_url=f"{URL}/v1", model=model, dimensions=DIM, check_embedding_ctx_length=False)
-
-
-def langchain(store: Any, entries: list[str], queries: list[str]) -> Any:
-    store.add_texts(entries)
-    return [[score for _, score in store.similarity_search_with_score(query, k=ENTRIES)] for query in queries]
-
-
-def langchain_chroma(entries: list[str], queries: list[str], model: str, folder: Path) -> Any:
-    return langchain(Chroma("entries", langchain_embeddings(model), str(folder)), entries, queries)
-
-
-def langchain_memory(entries: list[str], queries: list[str], model: str, _: Path) -> Any:
-    return langchain(InMemoryVectorStore(langchain_embeddings(model)), entries, queries)
-
-
 INDEXES: dict[str, tuple[Values, str]] = {  # the values of an index, and their unit
     "FAISS IndexFlatL2": (faiss_squares, "l2_squared"),
     "FAISS IndexFlatIP": (faiss_products, "inner_product"),
     "Chroma": (chroma, "l2_squared"),
     "Qdrant Euclid": (qdrant_lengths, "l2"),
-    "LanceDB": (lance, "l2_squared"),
-    "mem0, Qdrant": (mem0_qdrant, "similarity"),
-    "LangChain, Chroma": (langchain_chroma, "l2_squared"),
-    "LangChain, in memory": (langchain_memory, "similarity"),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "space"),
-    [*((name, "calibrated") for name in INDEXES), ("FAISS IndexFlatL2", "raw"), ("mem0, Qdrant", "raw")],
+    [*((name, "calibrated") for name in INDEXES), ("FAISS IndexFlatL2", "raw")],
 )
 def test_a_threshold_in_the_unit_of_an_index_lets_its_share_of_random_pairs_through(
     name: str, space: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

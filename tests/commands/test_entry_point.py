@@ -51,7 +51,6 @@ def test_help_and_version_import_no_package_but_typer() -> None:
         (("similarity", "--threshold", "45"), "--threshold"),
         (("serve", "--port", "abc"), "'abc' is given; it must be a whole number"),
         (("embed", "-o", "x.csv"), ".npy or .jsonl"),
-        (("domains", "--model-store", "ftp://bucket"), "ftp:// is not supported"),
         (("similarity", "--nope"), "--nope"),
         (("similarity", "a", "b", "c"), "at most 2"),
         (("similarity", "-", "-"), "read only once"),
@@ -120,6 +119,7 @@ def test_a_setting_that_is_none_is_code_2(run: Run) -> None:
             "ISOSIM_CORS_ORIGINS: Value error, 'b.example' is not an origin",
         ),
         ({"cors_origins": '["https://a.example"'}, "ISOSIM_CORS_ORIGINS: "),
+        ({"model_store": "ftp://bucket"}, "ftp:// is not supported"),
         ({"api_keys_file": "/nowhere/keys"}, "ISOSIM_API_KEYS_FILE: /nowhere/keys: No such file or directory"),
     ],
 )

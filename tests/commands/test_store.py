@@ -66,26 +66,6 @@ def test_old_versions_go_and_those_with_a_name_or_a_job_or_too_young_stay(
     assert domains.read("news").served(tiny.digest).champion == 1
 
 
-def test_the_highest_number_stays_taken(root: Path, tmp_path: Path, tiny: EncoderArtifact) -> None:
-    domains = published(root, tiny, 3)
-    domains.delete("news", 3)
-    domains.delete("news", 2)
-    assert collect(root, tmp_path, -1) == []
-    assert publish(domains, "news", tiny) == 4
-
-
-def test_encoders_go_only_when_asked_and_only_those_nobody_names(
-    root: Path, tmp_path: Path, tiny_store: Path, tiny: EncoderArtifact
-) -> None:
-    copy_encoders(tiny_store, root)
-    exports = EncoderStore.at(root)
-    published(root, tiny, 1)
-    assert collect(root, tmp_path, -1, encoders=True) == []
-    given = settings(root, tmp_path).model_copy(update={"encoder": "another"})
-    assert list(command_of.garbage(given, -1, encoders=True)) == []  # a version names it
-    assert exports.ids() == ["tiny"]
-
-
 def test_an_encoder_that_nobody_names_is_gone_for_good(
     root: Path, tmp_path: Path, tiny_store: Path, tiny: EncoderArtifact
 ) -> None:

@@ -28,6 +28,20 @@ def test_promtool_takes_every_rule() -> None:
     assert sum(found) == len(alerts()) + len(recordings())
 
 
+def test_every_expression_is_promql(tmp_path: Path) -> None:
+    """Of dashboard, autoscalers and runbooks as well: as recording rules, which promtool reads."""
+    rules = [
+        {"record": "test:expression", "expr": e, "labels": {"n": str(i)}} for i, (_, e) in enumerate(expressions())
+    ]
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
+    checked = promtool("check", "rules", file)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    rules[0]["expr"] += ")"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
+    assert promtool("check", "rules", file).returncode != 0
+
+
 def test_every_metric_and_label_is_the_services() -> None:
     recorded = {rule["record"]: {"namespace", "service", "slo"} for rule in recordings()}
     known, from_the_start = exposed() | recorded, values()

@@ -108,18 +108,6 @@ def test_a_repeated_change_is_answered_as_the_first_and_a_late_one_is_refused(se
     assert answering(news) == (1, 2)
 
 
-def test_a_version_that_is_deleted_twice_is_an_error_only_without_a_revision(server: Server, news: Path) -> None:
-    assert third_version(news) == 3
-    revision = server.client.get(NEWS).json()["revision"]
-    refused(server.client.delete(f"{NEWS}/versions/3", params={"revision": revision - 1}), "revision")
-    for _ in range(2):
-        assert server.client.delete(f"{NEWS}/versions/3", params={"revision": revision}).status_code == 204
-    assert server.client.delete(f"{NEWS}/versions/3").status_code == 404
-    for version, now in ((3, revision + 1), (4, revision)):  # gone before it was looked at; never there
-        assert server.client.delete(f"{NEWS}/versions/{version}", params={"revision": now}).status_code == 404
-    refused(server.client.delete(f"{NEWS}/versions/2", params={"revision": revision + 1}), "cannot be deleted")
-
-
 def test_labels_start_from_the_revision_that_was_seen(server: Server) -> None:
     revision = server.client.get(NEWS).json()["revision"]
     body = {"labels": LABELS, "revision": revision}

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from isosim.domains.removal import remove_domain
 from isosim.encoders.store import EncoderArtifact
-from isosim.jobs.job import JobRequest
 from isosim.store.blobs import address_of
 from tests.commands.conftest import calibrate
 from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
 from tests.processes import Serve, Server, score, wait_until
-from tests.stores import domains_of, jobs_of, post_job
 from tests.text import sentences
 
 SOON = 2.0  # s in which every replica has seen a change
@@ -91,21 +88,3 @@ def test_a_deletion_cancels_the_calibrations_of_its_domain_alone_and_one_posted_
     done = server.wait_for(again)
     assert (done["status"], done["version"], done["promoted"]) == ("succeeded", 3, True), done
     assert score(server, "news").json()["version"] == 3
-
-
-def test_a_calibration_that_publishes_after_the_deletion_does_not_bring_the_domain_back(
-    serve: Serve, store: Path, tiny: EncoderArtifact
-) -> None:
-    """No cancel can stop it any more: its worker finds the domain deleted."""
-    calibrate(store, tiny, "news", "sn")
-    jobs, domains = jobs_of(store), domains_of(store)
-    wanted = JobRequest("news", tiny.digest, tiny.id, "sn", "always", sentences=300)
-    job = post_job(jobs, wanted, sentences(300))
-    attempt = jobs.claim("worker")
-    assert attempt is not None
-    attempt.publish()
-    assert remove_domain(domains, jobs, "news") == []
-    attempt.give_back("it died")
-    done = serve(model_store=store, encoder="tiny").wait_for(job.id)
-    assert (done["status"], list(domains.names())) == ("failed", [])
-    assert "deleted after" in done["error"]

@@ -1,6 +1,5 @@
 """Promotions, rollbacks and deletions at the same time: one wins, the others are told, and scoring never notices."""
 
-import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -42,42 +41,6 @@ def test_of_promotions_at_the_same_moment_one_wins_and_the_others_are_409(serve:
         after = domains_of(news).read("news")
         assert 1 <= after.revision - before.revision <= found[200]  # to promote the champion changes nothing
         assert score(server, "news").json()["version"] == after.served(digest).champion
-
-
-def test_promoting_rolling_back_deleting_and_scoring_at_once_ends_in_whole_versions(serve: Serve, news: Path) -> None:
-    digest = more_versions(news)
-    server = serve(model_store=news, encoder="tiny")
-
-    def meddle(seed: int) -> Counter[int]:
-        rng = random.Random(seed)
-        statuses: Counter[int] = Counter()
-        with httpx.Client(base_url=server.url, timeout=30) as client:
-            for _ in range(25):
-                version = rng.randint(1, VERSIONS)
-                match rng.randint(0, 4):
-                    case 0 | 1:
-                        answer = client.put("/domains/news/champion", json={"version": version})
-                    case 2:
-                        answer = client.post("/domains/news/rollback")
-                    case 3:
-                        answer = client.delete(f"/domains/news/versions/{version}")
-                    case _:
-                        answer = client.get("/domains")
-                        assert answer.status_code == 200, answer.text
-                statuses[answer.status_code] += 1
-        return statuses
-
-    with Load(server, "news") as load, ThreadPoolExecutor(CALLERS) as pool:
-        load.may_change = True
-        statuses = sum(pool.map(meddle, range(CALLERS)), Counter())
-    assert set(load.statuses) == {200}
-    assert statuses.keys() <= {200, 204, 404, 409}, statuses
-    domains = domains_of(news)
-    left = domains.read("news")
-    assert left.named() <= left.versions.keys()
-    for version in left.versions:
-        domains.load("news", version)
-    assert score(server, "news").json()["version"] == left.served(digest).champion
 
 
 def test_a_swap_under_load_fails_no_request(serve: Serve, news: Path) -> None:

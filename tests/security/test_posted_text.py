@@ -139,16 +139,6 @@ def test_after_a_refusal_a_success_a_cancel_and_a_killed_process(traces: Traces,
     wait_until(lambda: traces.found() == [])
 
 
-def test_after_a_failure(traces: Traces, calibrating: Begin) -> None:
-    server, _ = calibrating()
-    for tokenizer in (traces.folder / "store").rglob("tokenizer.json"):
-        tokenizer.write_text("{}")
-    done = server.calibrate("secret", TEXTS)
-    assert done["status"] == "failed"
-    assert MARK not in str(done)
-    assert traces.found() == []
-
-
 def test_after_a_time_out_and_a_restart(traces: Traces, calibrating: Begin) -> None:
     server, _ = calibrating(job_timeout=2)
     posted = server.client.post("/calibrate", json={"domain": "secret", "texts": LONG, "method": "flow"})
