@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from isosim.commands.client import connected, pinned
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
@@ -15,12 +16,10 @@ from isosim.commands.shared import (
     encoder_of,
     need_training,
     settings_with,
-    stored,
-    stored_version,
     versions,
 )
 from isosim.commands.terminal import bar, print_json, remark
-from isosim.errors import InvalidInput
+from isosim.errors import InvalidInput, NotFound
 from isosim.store.blobs import opened
 from isosim.store.identity import create
 
@@ -99,21 +98,28 @@ def bundle(
 ) -> None:
     """Write one ONNX file that contains the encoder and a domain's weights."""
     need_training()
-    settings = stored(model_store=model_store, encoder=encoder)
-    ref, version = stored_version(settings, domain)
+    with connected(None, model_store=model_store, encoder=encoder) as client:
+        version = pinned(client, domain)
+    settings = settings_with(model_store=model_store, encoder=encoder)
+    artifact = encoder_of(settings)
+    if artifact.kind != "onnx":
+        where = "runs on another server" if artifact.kind == "remote" else "has vectors that its users bring"
+        raise InvalidInput(f"encoder {artifact.id} {where}: there is no graph to bundle")
+    if version.encoder != artifact.digest:
+        raise NotFound(
+            f"{version} was not made for encoder {artifact.id}; to make a version: isosim calibrate FILE --domain "
+            f"{version.domain} --encoder {artifact.id}"
+        )
     if not output.parent.is_dir():  # checked here, before the slow work
         raise FileNotFoundError(2, "No such folder", str(output.parent))
     with bar("reading the graph") as progress:
         from isosim.export.model_store import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so
 
         progress("writing the graph", None)
-        artifact = encoder_of(settings)
-        if artifact.kind != "onnx":
-            where = "runs on another server" if artifact.kind == "remote" else "has vectors that its users bring"
-            raise InvalidInput(f"encoder {artifact.id} {where}: there is no graph to bundle")
-        write(artifact, ref.name, domain_store(settings).load(ref.name, version.number), output)
+        loaded = domain_store(settings).load(version.domain, version.version)
+        write(artifact, version.domain, loaded, output)
     if as_json:
-        facts = {"output": str(output), "domain": ref.name, "version": version.number, "method": version.method}
-        print_json({**facts, "encoder": artifact.digest, "bytes": output.stat().st_size})
+        facts = {"output": str(output), **version._asdict(), "method": loaded.version.method}
+        print_json({**facts, "bytes": output.stat().st_size})
         return
-    print(f"{output}: {ref.name}@{version.number}")
+    print(f"{output}: {version}")

@@ -13,7 +13,6 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from isosim.commands.terminal import remark
-from isosim.domains.domain import Version
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
@@ -186,26 +185,3 @@ def unknown_domain(name: str, names: Sequence[str]) -> NotFound:
     near = nearest(name, names, 0.7)
     hint = f"did you mean {near!r}? " if near is not None else ""
     return NotFound(f"no domain {name!r}; {hint}there are: {named(names) or 'none'}")
-
-
-def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, Version]:
-    """Resolves name, name@3 or name@previous for the settings' encoder.
-
-    Raises:
-        NotFound: there is no such version.
-        InvalidInput: the version was made for another encoder.
-    """
-    ref = known(settings, domain)
-    artifact = encoder_of(settings)
-    record = domain_store(settings).read(ref.name)
-    served = record.served(artifact.digest)
-    number = {"champion": served.champion, "previous": served.previous}.get(str(ref.version), ref.version)
-    if number is None:
-        made = f"no calibration was made for encoder {artifact.id}; make one: isosim calibrate FILE --domain {ref.name}"
-        raise NotFound(
-            f"domain {ref.name!r} has no {ref.version}; {made if not served.champion else 'name another version'}"
-        )
-    version = record.version(ref.name, int(number))
-    if version.encoder != artifact.digest:
-        raise InvalidInput(f"{ref.name}@{number} was made for encoder {version.encoder_id}")
-    return ref, version

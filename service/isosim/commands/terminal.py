@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
 import typer
@@ -64,7 +62,6 @@ def print_table(table: "Table") -> None:
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
 
 
-PATIENCE = 1.0  # seconds before a progress bar appears
 SHOWN = 80  # a message quotes at most this many characters of an invalid value
 NUMBERS = {  # pydantic's type of error -> description of a valid value
     "float_parsing": "a number",
@@ -75,7 +72,6 @@ NUMBERS = {  # pydantic's type of error -> description of a valid value
     "greater_than": "more than {gt:g}",
 }
 SHARES = {"fmr", "precision", "false_hit_rate"}  # options whose values users often give in per cent
-MOST_FILES = 1000  # maximum number of files of a folder that are searched for a similar name
 
 
 class Report(Protocol):
@@ -84,51 +80,25 @@ class Report(Protocol):
     def __call__(self, stage: str, done: float | None) -> None: ...
 
 
-class LateBar:
-    """A progress bar that appears after PATIENCE seconds of work."""
-
-    def __init__(self, *, shown: bool) -> None:
-        self.shown = shown
-        self.began = time.monotonic()
-        self._progress: Any = None
-        self._task: Any = None
-
-    def __call__(self, stage: str, done: float | None) -> None:
-        if not self.shown or (self._progress is None and time.monotonic() - self.began < PATIENCE):
-            return
-        if self._progress is None:
-            self._progress = self._start(stage)
-        total = None if done is None else 1.0
-        self._progress.update(self._task, description=stage, completed=done or 0.0, total=total)
-
-    def _start(self, stage: str) -> Any:
-        from rich.console import Console  # noqa: PLC0415 - short commands do not need it
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-        columns = (TextColumn("{task.description:>10}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-        # redirect_stdout=False: results go straight to stdout. Only lines on stderr are printed above the bar.
-        progress = Progress(
-            *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True, redirect_stdout=False
-        )
-        self._task = progress.add_task(stage, total=None)
-        progress.start()
-        return progress
-
-    def stop(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-
 @contextmanager
 def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
     """Yields a function that shows progress reports as a bar. `wanted`: False for no bar, for example because results
     are printed to the terminal at the same time."""
-    late = LateBar(shown=wanted and sys.stderr.isatty())
-    late(what, None)
-    try:
-        yield late
-    finally:
-        late.stop()
+    if not (wanted and sys.stderr.isatty()):
+        yield lambda stage, done: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - not needed without a terminal
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description:>10}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    # redirect_stdout=False: results go straight to stdout. Only lines on stderr are printed above the bar.
+    with Progress(
+        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True, redirect_stdout=False
+    ) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda stage, done: progress.update(
+            task, description=stage, completed=done or 0.0, total=None if done is None else 1.0
+        )
 
 
 # How each action is taken on the command line.
@@ -194,9 +164,9 @@ def ended(command: Callable[[], Any]) -> int:
 
 
 def in_one_line(error: IsosimError | OSError) -> str:
-    """An error's message with its remedy; for a file, its path, what is wrong, and perhaps a similar name."""
+    """An error's message with its remedy; for a file, its path and what is wrong."""
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}{near_file(error)}"
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, IsosimError) and error.remedy is not None:
         return f"{error}; {REMEDIES[error.remedy.action].format_map(error.remedy.arguments)}"
     return str(error)
@@ -214,23 +184,6 @@ def in_words(problem: Mapping[str, Any]) -> str:
     if wanted is None:
         return str(problem["msg"])
     return f"{str(problem['input'])[:SHOWN]!r} is given; it must be {wanted.format_map(problem.get('ctx', {}))}"
-
-
-def near_file(error: OSError) -> str:
-    """Hint for a missing file: a file with a similar name, or the current folder if the path is relative."""
-    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
-        return ""
-    from isosim.wording import nearest  # noqa: PLC0415 - keeps `--help` fast
-
-    path = Path(error.filename)
-    try:
-        there = {name.lower(): name for name in sorted(os.listdir(path.parent))[:MOST_FILES]}  # noqa: PTH208 - names
-    except OSError:
-        return f"; there is no folder {path.parent}"
-    near = nearest(path.name, there, 0.7)
-    if near is not None:
-        return f"; did you mean {path.parent / there[near]}?"
-    return "" if path.is_absolute() else f"; the path is relative to {Path.cwd()}"
 
 
 def say_misuse(error: typer.TyperException) -> int:
