@@ -1,5 +1,6 @@
 """`isosim domains` through the real entry point: what the API does, by the same rules."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,13 @@ def test_a_target_is_saved_under_a_name_and_listed_with_the_champion(run: Run, o
     assert done.stdout == (
         f"tickets: duplicates is saved (fmr 0.1)\n  tickets@2: similarity ≥ {advised:.4f}\n"
     )  # fmt: skip
+    pairs = "".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(sentences(60)))
+    named, by_score = (
+        run("similarity", "--domain", "tickets", "--threshold", at, stdin=pairs, model_store=own_store).stdout
+        for at in ("duplicates", str(advised))
+    )
+    assert named == by_score
+    assert 0 < len(named.splitlines()) < 59
     lines = [line.split("\t") for line in run("domains", model_store=own_store).stdout.splitlines()]
     assert [line[-1] for line in lines] == ["", "", "duplicates: fmr 0.1"]
     told = json.loads(save("tickets", "--precision", "0.9", "--json").stdout)

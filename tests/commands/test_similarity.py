@@ -76,11 +76,6 @@ def test_a_false_match_rate_lets_through_what_the_threshold_for_it_does(run: Run
     assert marked.count("1") == len(by_rate.stdout.splitlines())
 
 
-def test_no_match_is_no_error(run: Run) -> None:
-    done = run("similarity", "--threshold", "1", stdin=TABBED)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
 @pytest.mark.parametrize(
     ("stdin", "said"),
     [
@@ -98,11 +93,6 @@ def test_bad_input_is_named_in_one_line(run: Run, stdin: str | bytes, said: str)
     assert done.returncode == 1
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_a_byte_order_mark_is_no_part_of_the_text(run: Run) -> None:
-    with_mark = run("similarity", stdin=b"\xef\xbb\xbf" + TABBED.encode())
-    assert with_mark.stdout == run("similarity", stdin=TABBED).stdout
 
 
 def test_an_answer_comes_while_the_pipe_stays_open(calibrated_store: Path) -> None:
@@ -227,18 +217,6 @@ def test_a_table_is_refused_in_place_of_scoring_its_rows_as_sentences(run: Run, 
         assert done.returncode == 1
         assert "is a table (csv); this command reads" in done.stderr, done.stderr
         assert not done.stdout
-
-
-def test_a_saved_threshold_is_named_as_over_http(run: Run, own_store: Path) -> None:
-    saved = run("threshold", "tickets", "--fmr", "0.1", "--save", "likely")
-    assert saved.returncode == 0, saved.stderr
-    pairs = "".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(sentences(60)))
-    named = run("similarity", "--domain", "tickets", "--threshold", "likely", stdin=pairs)
-    at = json.loads(run("threshold", "tickets", "--fmr", "0.1", "--json").stdout)["similarity"]
-    assert named.stdout == run("similarity", "--domain", "tickets", "--threshold", str(at), stdin=pairs).stdout
-    assert 0 < len(named.stdout.splitlines()) < 59
-    unknown = run("similarity", "--domain", "tickets", "--threshold", "likly", stdin=pairs)
-    assert (unknown.returncode, "did you mean 'likely'" in unknown.stderr) == (1, True), unknown.stderr
 
 
 def test_labels_say_what_was_read_and_which_precisions_they_reach(run: Run, own_store: Path, tmp_path: Path) -> None:

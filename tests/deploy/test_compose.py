@@ -11,13 +11,11 @@ from tests.deploy import stand_ins
 from tests.deploy.conftest import offline
 from tests.deploy.engine import Container, Engine, answers
 from tests.docs.pages import ADDRESS, DEPLOY, blocks
-from tests.faults.load import Load, metric
 from tests.processes import Server, free_port, wait_until
 from tests.text import sentences
 
 PAGE = "docs/how-to/compose.md"
 PROFILE = ("--profile", "monitoring")
-ASKED = {"domain": "again", "texts": sentences(300)}
 
 
 @pytest.fixture(scope="module")
@@ -92,32 +90,6 @@ def test_a_calibration_goes_through_the_worker_to_a_promoted_version(api: Server
     scored = wait_until(lambda: a if (a := api.client.post("/similarity", json=body)).status_code == 200 else None)
     assert scored.json()["version"] == 1
     assert scored.json()["percentile"] is not None
-
-
-def test_redis_killed_and_started_under_requests_fails_none(
-    project: Engine, api: Server, stack: dict[str, Container], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with Load(api) as load:
-        load.answered(100)
-        project.docker("kill", stack["redis"].id)
-        load.answered(200)
-        project.docker("start", stack["redis"].id)
-        stack["redis"].healthy()
-        load.answered(100)
-    with capsys.disabled():
-        print(f"\nRedis killed and started: {len(load.statuses)} requests, all {set(load.statuses)}")
-    assert set(load.statuses) == {200}
-    assert metric(api, 'isosim_cache_lookups_total{cache="redis",result="error"}') > 0
-    # It is used again, and so is the queue.
-    kept = int(project.docker("exec", stack["redis"].id, "redis-cli", "dbsize"))
-    fresh = iter(sentences(2592))
-
-    def is_stored() -> bool:
-        assert api.client.post("/similarity", json={"pairs": [[next(fresh), next(fresh)]]}).status_code == 200
-        return int(project.docker("exec", stack["redis"].id, "redis-cli", "dbsize")) > kept
-
-    wait_until(is_stored)
-    wait_until(lambda: api.client.post("/calibrate", json=ASKED).status_code == 202, seconds=120, every=1)
 
 
 def test_prometheus_scrapes_the_api(project: Engine, api: Server) -> None:

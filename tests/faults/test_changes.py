@@ -86,28 +86,6 @@ def test_changes_whose_answers_are_lost_are_made_once(server: Server, news: Path
     assert len(server.client.get("/calibrate").json()["jobs"]) == 1
 
 
-def test_a_repeated_change_is_answered_as_the_first_and_a_late_one_is_refused(server: Server, news: Path) -> None:
-    def roll_back(**start: int) -> httpx.Response:
-        return server.client.post(f"{NEWS}/rollback", json=start)
-
-    def promote(version: int, **start: int) -> httpx.Response:
-        return server.client.put(f"{NEWS}/champion", json={"version": version, **start})
-
-    revision = server.client.get(NEWS).json()["revision"]
-    for _ in range(3):
-        assert champion(roll_back(revision=revision)) == 1
-    assert answering(news) == (1, 2)
-    assert champion(roll_back(revision=revision + 1)) == 2  # there and back again
-    refused(roll_back(revision=revision), "revision")  # the first one, very late: it was taken back
-    assert answering(news) == (2, 1)
-
-    for _ in range(2):
-        assert champion(promote(1, revision=revision + 2)) == 1
-    refused(roll_back(revision=revision + 2), "revision")  # that was a promotion, and no rollback
-    refused(promote(2, revision=revision + 2), "revision")
-    assert answering(news) == (1, 2)
-
-
 def test_labels_start_from_the_revision_that_was_seen(server: Server) -> None:
     revision = server.client.get(NEWS).json()["revision"]
     body = {"labels": LABELS, "revision": revision}

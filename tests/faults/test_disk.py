@@ -1,18 +1,16 @@
 """The volume of the model store is full or read-only: scoring goes on, answers are clear, nothing half-made stays."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.faults.conftest import root
-from tests.faults.jobs import TEXTS, becomes, held_job, holds, post, state, whole_versions
+from tests.faults.jobs import TEXTS, becomes, held_job, holds, state, whole_versions
 from tests.faults.load import Load
-from tests.faults.volume import PAGE, Volume, mount
+from tests.faults.volume import PAGE, Volume
 from tests.processes import Serve, score, wait_until
-from tests.stores import record_of
 from tests.text import sentences
 
 pytestmark = root
@@ -71,26 +69,6 @@ def test_a_disk_that_is_full_during_a_fit_delays_the_job(with_news: Volume, serv
     assert whole_versions(volume.store, "news") == [1, 2, 3]
     assert half_made(volume.store / "domains") == half_made(volume.store / "versions") == []
     assert not holds(volume.store, TEXTS[7])
-
-
-def test_a_job_whose_version_cannot_be_recorded_goes_on_when_it_can(with_news: Volume, serve: Serve) -> None:
-    """The file system refuses to replace the domain's record: something is mounted upon it."""
-    server = serve(model_store=with_news.store, encoder="tiny")
-    before = score(server, "news").content
-    record = record_of(with_news.store, "news")
-    mount("--bind", str(record), str(record))
-    try:
-        job = post(server, "news", TEXTS, promote="always")
-        wait_until(lambda: "storage failed" in "".join(state(server, job)["notices"]), 120)
-        unavailable(server.client.post("/domains/news/rollback"), "busy")
-        assert score(server, "news").content == before
-    finally:
-        subprocess.run(["umount", "--lazy", str(record)], check=True)
-    assert whole_versions(with_news.store, "news") == [1, 2]
-    assert half_made(with_news.store / "domains") == []
-    again = becomes(server, job, "succeeded")
-    assert (again["version"], again["promoted"]) == (3, True)
-    assert server.client.get("/domains/news").json()["champion"] == 3
 
 
 def test_a_read_only_store_is_scored_from_and_refuses_changes_clearly(with_news: Volume, serve: Serve) -> None:

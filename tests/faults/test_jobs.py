@@ -157,16 +157,6 @@ def test_a_server_killed_in_mid_job_goes_on_with_it_when_it_is_back(serve: Serve
     assert whole_versions(store, "torn") == whole_versions(store, "waiting") == [1]
 
 
-def test_a_server_that_stops_gives_its_job_back_at_once(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny")
-    held_job(server, server, "torn").let_go()
-    server.stop()
-    (job,) = jobs_of(store).unended()
-    assert (job.status.value, job.worker, job.spared) == ("queued", None, 1)
-    back = serve(model_store=store, encoder="tiny")
-    assert becomes(back, job.id, "succeeded")["attempt"] == 2
-
-
 def test_the_servers_own_worker_is_started_again_when_it_dies(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny")
     first = running(server, "isosim.worker")

@@ -96,11 +96,6 @@ def running(server: Server, domain: str = "secret", texts: list[str] = LONG) -> 
     return job
 
 
-def status(server: Server, job: str) -> str:
-    found: str = server.client.get(f"/calibrate/{job}").json()["status"]
-    return found
-
-
 def test_after_a_refusal_a_success_a_cancel_and_a_killed_process(traces: Traces, calibrating: Begin) -> None:
     server, runner = calibrating()
     text = "\n".join(TEXTS[:150]).encode()
@@ -136,18 +131,6 @@ def test_after_a_refusal_a_success_a_cancel_and_a_killed_process(traces: Traces,
     wait_until(lambda: server.client.get(f"/calibrate/{job}").json()["attempt"] == 2, 60)
     assert len(traces.found()) == 1
     server.client.delete(f"/calibrate/{job}")
-    wait_until(lambda: traces.found() == [])
-
-
-def test_after_a_time_out_and_a_restart(traces: Traces, calibrating: Begin) -> None:
-    server, _ = calibrating(job_timeout=2)
-    posted = server.client.post("/calibrate", json={"domain": "secret", "texts": LONG, "method": "flow"})
-    job = posted.json()["job"]
-    wait_until(lambda: status(server, job) == "failed", 240)
-    assert "stopped after 2 s, the time limit" in server.client.get(f"/calibrate/{job}").json()["error"]
-    server.kill()
-    server, _ = calibrating(job_timeout=2)
-    wait_until(lambda: status(server, job) == "failed", 240)
     wait_until(lambda: traces.found() == [])
 
 

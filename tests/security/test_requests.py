@@ -1,17 +1,13 @@
 """Requests that are too large, too deep, too long or no text at all: refused early, in the one form of an error."""
 
 import json
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from tests.faults.load import metric
 from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import key_line
-from tests.stores import jobs_of, post_job
 from tests.text import sentences
 
 JSON = {"content-type": "application/json"}
@@ -91,39 +87,3 @@ def test_a_compressed_body_is_refused_and_not_unpacked(tiny_server: Server) -> N
     for encoding in ("gzip", "br", "deflate", "zstd", "gzip, identity"):
         response = tiny_server.client.post("/similarity", content=b"x", headers=JSON | {"content-encoding": encoding})
         assert response.status_code == 415
-
-
-def test_event_streams_have_a_most(serve: Serve, store: Path) -> None:
-    from isosim.api.state import MAX_EVENT_STREAMS
-    from isosim.jobs.job import JobRequest
-
-    server = serve(model_store=store, encoder="tiny", local_worker=False)
-    job = post_job(jobs_of(store), JobRequest("d", "digest", "tiny"))
-    stop, statuses = threading.Event(), list[int]()
-
-    def follow() -> None:
-        with httpx.stream("GET", f"{server.url}/calibrate/{job.id}/events", timeout=60) as stream:
-            statuses.append(stream.status_code)
-            if stream.status_code == 200:
-                lines = stream.iter_lines()  # kept: an iterator that is thrown away closes the stream
-                next(lines)
-                stop.wait(60)
-
-    followers = [threading.Thread(target=follow) for _ in range(MAX_EVENT_STREAMS + 20)]
-    for follower in followers:
-        follower.start()
-    try:
-        wait_until(lambda: len(statuses) == len(followers), 60)
-        assert statuses.count(200) == MAX_EVENT_STREAMS
-        assert set(statuses) == {200, 429}
-        assert server.client.get("/readyz").status_code == 200
-    finally:
-        stop.set()
-        for follower in followers:
-            follower.join()
-    wait_until(lambda: httpx_status(server, job.id) == 200)
-
-
-def httpx_status(server: Server, job: str) -> int:
-    with server.client.stream("GET", f"/calibrate/{job}/events") as stream:
-        return stream.status_code

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from isosim.commands.client import PinnedVersion, Server, connected, finished, pinned
-from isosim.commands.domains import repetition, said
+from isosim.commands.domains import facts_of, print_facts, said
 from isosim.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
 from isosim.commands.shared import (
     AsJson,
@@ -32,7 +32,6 @@ from isosim.scoring.advice import (
     MOST_GALLERY,
     SMALLEST_FMR,
     Target,
-    rounded,
 )
 from isosim.scoring.distances import Metric, Space
 from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
@@ -156,39 +155,10 @@ def print_fit(job: Job, *, as_json: bool) -> None:
         print_json(facts | {"promotion": report["promotion"], "report": report})
         return
     print(f"{job.domain}@{job.version}: {report['method']}")
-    used, distinct = report.get("used", 0), report.get("distinct", 0)
-    if used < distinct:
-        print(f"  from: {used:,} of {distinct:,} distinct {'vectors' if 'vectors_sha256' in report else 'sentences'}")
-    print(f"  why: {report['reason']}")
-    for what in report.get("not_judged", {}).values():
-        print(f"  not judged: {what}")
-    if report["labels"]:
-        print_labels(report["labels"])
+    print_facts(facts_of(report))
     print(f"  {'promoted' if job.promoted else 'not promoted'}: {report['promotion']}")
-    if repeated := repetition(report):
-        print(f"  repeated: {repeated}")
-    smallest = (report["reference"] or {}).get("smallest_rate")
-    if smallest:
-        print(f"  smallest false-match rate that a threshold reaches: {rounded(smallest):g}")
-
-
-def print_labels(labels: dict[str, Any]) -> None:
-    """Prints what was learnt from labelled pairs: their number, the share of matches and the table of precisions."""
-    share = f"mean grade {labels['mean_label']:.2f} (0–1)" if labels["graded"] else f"{labels['positives']:.1%} matches"
-    print(f"  labels: {labels['posted']:,} read, {labels['pairs']:,} distinct pairs used, {share}")
-    if both := labels.get("contradictions"):
-        first = "; ".join(" and ".join(map(str, numbers)) for numbers in both["first"])
-        more = "; …" * (both["pairs"] > len(both["first"]))
-        print(
-            f"  left out: {both['pairs']:,} pairs that are labelled both 0 and 1 (labels {first}{more}, counted from "
-            "1, without header and blank rows)"
-        )
-    if labels.get("unreadable"):
-        print(f"  left out: {labels['unreadable']:,} pairs whose text has no token that the encoder knows")
-    if "notice" in labels:
-        print(f"  notice: {labels['notice']}")
-    if labels.get("table"):
-        show_precisions(labels["table"], GALLERY)
+    if table := (report["labels"] or {}).get("table"):
+        show_precisions(table, GALLERY)
 
 
 def threshold(

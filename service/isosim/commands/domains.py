@@ -1,7 +1,7 @@
 """`isosim domains`: list domains and versions, and change them by the same rules as the API."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,8 +27,9 @@ from isosim.commands.shared import (
 from isosim.commands.terminal import EPILOG, complain, print_json, show
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput
+from isosim.scoring.advice import rounded
 from isosim.scoring.calibration import DomainRef
-from isosim_client import Client, Domain, Version
+from isosim_client import Client, Domain
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -129,8 +130,12 @@ def show_version(
         print_json(vars(version) | {"alias": alias or None})
         return
     print(f"{name}@{number}{f' ({alias})' if alias else ''}: {version.method}")
-    for what, value in facts_of(version):
-        print(f"  {what:<12} {value}")
+    print_facts(facts_of(version.report))
+    if "promotion" in version.report:
+        print(f"  promotion: {version.report['promotion']}")
+    print(f"  made: {version.created}, for encoder {version.encoder[:DIGITS]}")
+    if (origin := version.origin) is not None:
+        print(f"  came from: {origin['domain']}@{origin['version']}, {origin['imported']}")
     candidates = version.report.get("candidates") or []
     if candidates:
         columns = [c for c in CANDIDATE_COLUMNS if any(one["evidence"].get(c) is not None for one in candidates)]
@@ -142,64 +147,64 @@ def show_version(
         )
 
 
-def facts_of(version: Version) -> list[tuple[str, str]]:
-    """Facts about a version as (name, text), out of its report too; missing facts are left out."""
-    report, origin = version.report, version.origin
-    reference, labels = report.get("reference"), report.get("labels")
-    facts = [
-        ("why", report.get("reason")),
-        ("promotion", report.get("promotion")),
-        ("encoder", version.encoder[:DIGITS]),
-        ("sentences", f"{report['sentences']:,} distinct of {report['posted']:,}" if "posted" in report else None),
-        ("unreadable", left_out(report)),
-        ("created", version.created),
-        ("came from", None if origin is None else f"{origin['domain']}@{origin['version']}, {origin['imported']}"),
-    ]
-    if reference is not None and reference.get("smallest_rate", 0) > 0.01:
-        facts.append(
-            (
-                "1 % false",
-                f"no threshold reaches 1 %: {reference['smallest_rate']:.2%} of random pairs have the highest score",
-            )
-        )
-    elif reference is not None:
+def facts_of(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a version's report says, as (name, text); missing facts are left out."""
+    if "posted" in report:
+        yield "sentences", f"{report['sentences']:,} distinct of {report['posted']:,}"
+    used, distinct = report.get("used", 0), report.get("distinct", 0)
+    if used < distinct:
+        yield "from", f"{used:,} of {distinct:,} distinct {'vectors' if 'vectors_sha256' in report else 'sentences'}"
+    if "reason" in report:
+        yield "why", report["reason"]
+    for what in report.get("not_judged", {}).values():
+        yield "not judged", what
+    if count := report.get("unreadable"):
+        yield "left out", f"{count:,} distinct sentences of which the encoder's vocabulary contains no token"
+    if labels := report.get("labels"):
+        yield from facts_of_labels(labels)
+    reference = report.get("reference") or {}
+    if smallest := reference.get("smallest_rate"):
+        yield "smallest false-match rate that a threshold reaches", f"{rounded(smallest):g}"
+    if "threshold_at_1_percent" in reference and (smallest or 0) <= 0.01:
         low, high = reference["interval_at_1_percent"]
         at = f"similarity ≥ {reference['threshold_at_1_percent']:.4f} (95 % interval {low:.4f} to {high:.4f})"
-        facts.append(("1 % false", f"{at}, from {reference['pairs']:,} random pairs"))
-    else:
-        facts.append(("1 % false", "no reference distribution: calibrate the domain with texts"))
-    facts.append(("repeated", repetition(report)))
-    facts.append(
-        (
-            "labels",
-            None if not labels else f"{labels.get('posted', 0):,} pairs; results include the probability of a match",
+        yield "1 % false", f"{at}, from {reference['pairs']:,} random pairs"
+    if not reference:
+        yield "1 % false", "no reference distribution: calibrate the domain with texts"
+    if repeated := report.get("repeated"):
+        largest = repeated["groups"][0]
+        vectors = "one vector" if repeated["vectors"] == 1 else f"{repeated['vectors']:,} vectors"
+        at = ", ".join(map(str, largest["lines"])) + (", …" if largest["texts"] > len(largest["lines"]) else "")
+        yield (
+            "repeated",
+            f"{repeated['texts']:,} different texts share {vectors}, because the encoder cannot tell them apart; the "
+            f"largest group has {largest['texts']:,}: sentences {at} (counted from 1, without header and blank rows)",
         )
-    )
-    facts.append(("flags", "out_of_domain, for texts unlike the domain's own" if report.get("domain_test") else None))
-    return [(name, value) for name, value in facts if value is not None]
+    if report.get("domain_test"):
+        yield "flags", "out_of_domain, for texts unlike the domain's own"
 
 
-def left_out(report: dict[str, Any]) -> str | None:
-    count = report.get("unreadable")
-    return (
-        None
-        if not count
-        else f"{count:,} distinct sentences left out: the encoder's vocabulary contains none of their tokens"
-    )
+def facts_of_labels(labels: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was learnt from labelled pairs: their number, the share of matches, and pairs that were left out."""
+    share = f"mean grade {labels['mean_label']:.2f} (0–1)" if labels["graded"] else f"{labels['positives']:.1%} matches"
+    yield "labels", f"{labels['posted']:,} read, {labels['pairs']:,} distinct pairs used, {share}"
+    if both := labels.get("contradictions"):
+        first = "; ".join(" and ".join(map(str, numbers)) for numbers in both["first"])
+        more = "; …" * (both["pairs"] > len(both["first"]))
+        yield (
+            "left out",
+            f"{both['pairs']:,} pairs that are labelled both 0 and 1 (labels {first}{more}, counted from 1, without "
+            "header and blank rows)",
+        )
+    if labels.get("unreadable"):
+        yield "left out", f"{labels['unreadable']:,} pairs whose text has no token that the encoder knows"
+    if "notice" in labels:
+        yield "notice", labels["notice"]
 
 
-def repetition(report: dict[str, Any]) -> str | None:
-    """Describes the sentences that share a vector, with sentence numbers of the largest group. None: there are none."""
-    repeated = report.get("repeated")
-    if not repeated:
-        return None
-    largest = repeated["groups"][0]
-    vectors = "one vector" if repeated["vectors"] == 1 else f"{repeated['vectors']:,} vectors"
-    listed = ", ".join(map(str, largest["lines"])) + (", …" if largest["texts"] > len(largest["lines"]) else "")
-    return (
-        f"{repeated['texts']:,} different texts share {vectors}, because the encoder cannot tell them apart; the "
-        f"largest group has {largest['texts']:,}: sentences {listed} (counted from 1, without header and blank rows)"
-    )
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    for what, value in facts:
+        print(f"  {what}: {value}")
 
 
 def figure(value: float | None) -> str:
