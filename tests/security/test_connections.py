@@ -124,27 +124,24 @@ def test_a_connection_that_says_nothing_is_closed(strict: Server) -> None:
     assert closed(strict, "headers") == before + 1
 
 
-def test_headers_a_byte_at_a_time_are_given_up(strict: Server) -> None:
+@pytest.mark.parametrize(
+    ("at_once", "dripping"),
+    [
+        (b"", HEAD + b"x: " + b"y" * 1000),
+        (HEAD + b"content-length: 100000\r\n\r\n", b"x" * 1000),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 1000),
+    ],
+    ids=["headers", "body", "chunks"],
+)
+def test_what_comes_a_byte_at_a_time_is_given_up(strict: Server, at_once: bytes, dripping: bytes) -> None:
+    reason = "body" if at_once else "headers"
+    before = closed(strict, reason)
     with connected(strict) as connection:
-        answer = drip(connection, HEAD + b"x: " + b"y" * 1000, 0.1)
+        connection.sendall(at_once)
+        answer = drip(connection, dripping, 0.1)
     assert status_of(answer) == 408
     assert json.loads(answer.rpartition(b"\r\n\r\n")[2])["error_type"] == "Validation"
-
-
-def test_a_body_a_byte_at_a_time_is_given_up(strict: Server) -> None:
-    before = closed(strict, "body")
-    with connected(strict) as connection:
-        connection.sendall(HEAD + b"content-length: 100000\r\n\r\n")
-        assert status_of(drip(connection, b"x" * 1000, 0.1)) == 408
-    assert closed(strict, "body") == before + 1
-    left = 'isosim_request_duration_seconds_count{route="/similarity",status="499"}'
-    wait_until(lambda: left in strict.client.get("/metrics").text)
-
-
-def test_a_body_in_chunks_a_byte_at_a_time_is_given_up(strict: Server) -> None:
-    with connected(strict) as connection:
-        connection.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n")
-        assert status_of(drip(connection, b"1\r\nx\r\n" * 1000, 0.1)) == 408
+    assert closed(strict, reason) == before + 1
 
 
 def test_a_slow_upload_that_keeps_the_least_rate_is_let_through(strict: Server) -> None:
