@@ -80,9 +80,8 @@ INDEXES: dict[str, tuple[Values, str]] = {  # the values of an index, and their 
     [*((name, "calibrated") for name in INDEXES), ("FAISS IndexFlatL2", "raw")],
 )
 def test_a_threshold_in_the_unit_of_an_index_lets_its_share_of_random_pairs_through(
-    name: str, space: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, space: str, texts: list[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
     search, unit = INDEXES[name]
     model = MODEL if space == "calibrated" else f"{MODEL}:raw"
     values = np.array(search(texts[:ENTRIES], texts[ENTRIES:], model, tmp_path), np.float64)
@@ -90,17 +89,14 @@ def test_a_threshold_in_the_unit_of_an_index_lets_its_share_of_random_pairs_thro
 
     wanted = {"fmr": RATE, "unit": unit, "space": space}
     limit = httpx.get(f"{URL}/domains/whitened/threshold", params=wanted).raise_for_status().json()
-    near = limit["similarity"] if unit == "similarity" else limit["distance"]
-    share = float((values >= near if unit in ("similarity", "inner_product") else values <= near).mean())
+    near = limit["distance"]
+    share = float((values >= near if unit == "inner_product" else values <= near).mean())
     print(f"{name}, {unit}, {space}: {share:.2%} of {values.size:,} random pairs")
     assert 0.7 * RATE <= share <= 1.4 * RATE, share
 
-    scores = (
-        {"cosines": values[0].tolist()} if unit == "similarity" else {"distances": values[0].tolist(), "metric": unit}
-    )
-    sent = {**scores, "domain": "whitened", "space": space}
+    sent = {"distances": values[0].tolist(), "metric": unit, "domain": "whitened", "space": space}
     placed = httpx.post(f"{URL}/percentile", json=sent).raise_for_status().json()
-    passing = values[0] >= near if unit in ("similarity", "inner_product") else values[0] <= near
+    passing = values[0] >= near if unit == "inner_product" else values[0] <= near
     assert (
         abs((np.array(placed["false_match_rate"]) <= RATE).sum() - passing.sum()) <= 1
     )  # one pair may lie at the limit

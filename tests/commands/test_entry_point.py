@@ -192,6 +192,16 @@ def test_calibrate_reads_a_pipe_and_names_a_bad_line(run: Run, own_store: Path) 
     assert empty.stderr == "isosim: standard input: the file holds no text; all its rows are blank\n"
 
 
+def test_bundle_writes_the_champion_and_refuses_a_version_of_no_calibration(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    made = json.loads(run("bundle", "tickets", "-o", str(tmp_path / "x.onnx"), "--json").stdout)
+    assert (made["domain"], made["version"], made["method"]) == ("tickets", 2, "soft")
+    assert made["bytes"] == (tmp_path / "x.onnx").stat().st_size
+    refused = run("bundle", "default", "-o", str(tmp_path / "y.onnx"), model_store=store)
+    assert "default@0 was not made for encoder tiny; to make a version" in refused.stderr
+
+
 def completed(store: Path, words: str, position: int) -> list[str]:
     """What bash would be offered."""
     given = {"_ISOSIM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
