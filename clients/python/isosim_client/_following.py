@@ -48,7 +48,7 @@ class Watch:
 
     call: Call[Any]  # asks for the job's state
     timeout: float | None
-    progress: bool = False
+    progress: bool | Callable[[Any], object] = False
     kind: type[Job | Match] = Job
 
 
@@ -98,8 +98,10 @@ def wait(job: Job | str, *, progress: bool = True, timeout: float | None = None)
     return Watch(_calibrating.job(job), timeout, progress)
 
 
-def wait_match(match: Match | str, *, progress: bool = True, timeout: float | None = None) -> Watch:
-    """Waits until a match has ended, as `wait` does for a calibration.
+def wait_match(
+    match: Match | str, *, progress: bool | Callable[[Match], object] = True, timeout: float | None = None
+) -> Watch:
+    """Waits until a match has ended, as `wait` does for a calibration. `progress` may be a function of the state.
 
     Returns:
         The match that has succeeded.
@@ -199,9 +201,12 @@ class Following:
 
 
 @contextmanager
-def bar(wanted: bool) -> Iterator[Callable[[Job | Match], None]]:
+def bar(wanted: bool | Callable[[Any], object]) -> Iterator[Callable[[Any], object]]:
     """Yields a function that shows a job's state as a progress bar on standard error. The function does nothing if
-    `wanted` is False, standard error is not a terminal, or rich is not installed."""
+    `wanted` is False, standard error is not a terminal, or rich is not installed. A function is yielded as it is."""
+    if callable(wanted):
+        yield wanted
+        return
     if not wanted or not sys.stderr.isatty():
         yield lambda _: None
         return

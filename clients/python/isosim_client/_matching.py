@@ -53,8 +53,8 @@ def start_match(
     """Posts the texts of one file or of two; a background job finds their pairs that mean the same.
 
     Args:
-        a, b: iterables of texts, or `pathlib.Path`s to files, as for `calibrate`. Without `b`, the duplicates of `a` are
-            found; with it, the texts of `b` that mean the same as those of `a`.
+        a, b: iterables of texts, or `pathlib.Path`s to files, as for `calibrate`. Without `b`, the duplicates of `a`
+            are found; with it, the texts of `b` that mean the same as those of `a`.
         domain: whose scale the similarities get. Default: a scale of their own, fitted to the texts, which is kept with
             the match. The name of a domain that does not exist yet keeps that scale as a new domain.
         column, column_b: name or number of the column with the texts; `column_b` of the second file, if it differs.
@@ -258,13 +258,14 @@ def match(
         fmr, false_hit_rate, similarity: as for `match_state`.
 
     Yields:
-        Dictionaries with row_a, row_b, text_a, text_b, similarity, percentile, probability and the files' other columns.
+        Dictionaries with row_a, row_b, text_a, text_b, similarity, percentile, probability and the other columns.
 
     Raises:
         JobFailed, JobCancelled: the match ended without a result. Otherwise as `start_match` and `match_state`.
 
     Example:
-        >>> for pair in client.match(["Printer is jammed.", "I cannot log in.", "Paper stuck in the printer."], at_most=1):
+        >>> texts = ["Printer is jammed.", "I cannot log in.", "Paper stuck in the printer."]
+        >>> for pair in client.match(texts, at_most=1):
         ...     print(pair["text_a"], "|", pair["text_b"])
         Printer is jammed. | Paper stuck in the printer.
     """

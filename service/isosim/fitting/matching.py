@@ -47,6 +47,7 @@ class Match:
 
     found: Found
     scale: Scale
+    vectors: Vectors | None  # of one file's distinct texts, see `MatchStore.publish`
     notices: list[str]
     report: dict[str, Any]  # for JSON
 
@@ -95,7 +96,7 @@ def match_job(
             notices.append(f"the texts got no scale of their own ({error}); the scale is that of domain {DEFAULT!r}")
     scale = scale or stored_scale(request, given, encoder, domains)
     unit = scaled(scale.fitted, encodings.vectors)
-    own = (unit[numbers[side.first]] for numbers, side in zip(rows, sides, strict=True))
+    own = [unit[numbers[side.first]] for numbers, side in zip(rows, sides, strict=True)]
     found = candidates.find(*own, report=within(report, "matching"))
     facts = {
         "scale": scale.facts,
@@ -106,7 +107,7 @@ def match_job(
         "floor": found.floor,
         "pairs": found.pairs,
     }
-    return Match(Found(found, sides), scale, notices, facts)
+    return Match(Found(found, sides), scale, own[0] if len(own) == 1 else None, notices, facts)
 
 
 def within(report: Report, stage: str) -> Any:

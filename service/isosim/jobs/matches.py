@@ -3,6 +3,7 @@ for a while, and belong to the API key that posted the texts.
 
     matches/<owner>/<job>/lines, second      the rows of the first and of the second file (`posted.py`)
     matches/<owner>/<job>/candidates.npz     `Found`
+    matches/<owner>/<job>/vectors.npy        calibrated vectors of one file's texts in float16, for clusters
     matches/<owner>/<job>/scale.npz          the domain model that gives percentiles and thresholds
     matches/<owner>/<job>/state.json         `Judgements`, a record; written last, so that a result is whole
 """
@@ -10,6 +11,7 @@ for a while, and belong to the API key that posted the texts.
 import io
 import logging
 import mmap
+import tempfile
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from isosim.arrays import Rows
+from isosim.arrays import Rows, Vectors
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput, IsosimError, NotFound
 from isosim.jobs.job import Job
 from isosim.jobs.posted import LINES, SECOND
@@ -32,7 +34,7 @@ from isosim.scoring.calibration import DomainModel
 from isosim.store.blobs import Blobs
 from isosim.store.records import Records
 
-PREFIX, CANDIDATES, SCALE, STATE = "matches/", "candidates.npz", "scale.npz", "state"
+PREFIX, CANDIDATES, SCALE, UNIT, STATE = "matches/", "candidates.npz", "scale.npz", "vectors.npy", "state"
 TOUCH = 600.0  # s: a use is recorded only if the last recorded one is older, so that most reads write nothing
 MOST_LABELS = 100_000  # judgements on one result
 
@@ -124,6 +126,7 @@ class Result:
     files: tuple[RowFile, ...]
     model: DomainModel
     judgements: Judgements
+    vectors: Vectors | None  # (N, D) calibrated vectors of length 1 of one file's texts; None for two files
 
     @property
     def judged(self) -> tuple[Rows, Rows]:
@@ -146,7 +149,9 @@ class MatchStore:
     def _records(self, job: Job) -> Records[Judgements]:
         return Records(self.blobs, Judgements, place_of(job))
 
-    def publish(self, job: Job, files: Collection[Path], found: Found, model: DomainModel) -> None:
+    def publish(
+        self, job: Job, files: Collection[Path], found: Found, model: DomainModel, vectors: Vectors | None
+    ) -> None:
         """Writes a result. Repeated after an interruption, it replaces what was written."""
         place = place_of(job)
         for name, path in zip((LINES, SECOND), files, strict=False):
@@ -157,6 +162,11 @@ class MatchStore:
             content = io.BytesIO()
             np.savez(content, allow_pickle=False, **arrays)
             self.blobs.write(place + name, content.getvalue())
+        if vectors is not None:
+            with tempfile.NamedTemporaryFile(prefix="isosim-") as file:
+                np.save(file, vectors.astype(np.float16), allow_pickle=False)
+                file.flush()
+                self.blobs.upload(place + UNIT, Path(file.name))
         self._records(job).create(STATE, Judgements(now()))
 
     def published(self, job: Job) -> bool:
@@ -209,12 +219,18 @@ class MatchStore:
         return datetime.now(UTC) - datetime.fromisoformat(used)
 
     @contextmanager
-    def opened(self, job: Job) -> Iterator[Result]:
-        """A result, until the context ends. Raises NotFound if it was removed, CorruptArtifact if it is damaged."""
+    def opened(self, job: Job, *, vectors: bool = False) -> Iterator[Result]:
+        """A result, with `vectors` if they are asked for, until the context ends.
+
+        Raises:
+            NotFound: it was removed.
+            CorruptArtifact: it is damaged.
+        """
         judgements = self.judgements(job)
         names = [LINES, SECOND][: len(job.request.match.rows if job.request.match else ())]
         try:
-            with self.blobs.files(place_of(job), [*names, CANDIDATES, SCALE]) as folder:
+            unit = [UNIT] if len(names) == 1 and vectors else []
+            with self.blobs.files(place_of(job), [*names, CANDIDATES, SCALE, *unit]) as folder:
                 with np.load(folder / CANDIDATES, allow_pickle=False) as arrays:
                     found = Found.from_arrays(dict(arrays))
                 with np.load(folder / SCALE, allow_pickle=False) as arrays:
@@ -223,7 +239,8 @@ class MatchStore:
                         part, _, own = name.partition("/")
                         parts.setdefault(part, {})[own] = array
                 files = tuple(RowFile(folder / name) for name in names)
-                yield Result(job, found, files, DomainModel.from_arrays(parts), judgements)
+                mapped = np.load(folder / UNIT, mmap_mode="r", allow_pickle=False) if unit else None
+                yield Result(job, found, files, DomainModel.from_arrays(parts), judgements, mapped)
         except FileNotFoundError:
             raise gone(job) from None
         except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:

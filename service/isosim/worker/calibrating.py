@@ -195,7 +195,7 @@ def match(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Re
             published = made.scale.fit.publish(domains, job)
             version, promoted = published.version, published.promoted
             made.scale.facts.update(domain=job.request.domain, version=version)
-        MatchStore(blobs, settings.keep_results).publish(job, files, made.found, made.scale.model)
+        MatchStore(blobs, settings.keep_results).publish(job, files, made.found, made.scale.model, made.vectors)
     return {"version": version, "promoted": promoted, "report": made.report | {"notices": made.notices}}
 
 

@@ -63,7 +63,7 @@ from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import InvalidInput, NotFound, Overloaded, TooLarge
+from isosim.errors import EmptyInput, InvalidInput, NotFound, Overloaded, TooLarge
 from isosim.jobs.job import Job, JobRequest, MatchInput
 from isosim.jobs.matches import Judgements, Result, check_ended
 from isosim.jobs.posted import Spool
@@ -204,7 +204,11 @@ async def read_one(
     size = os.fstat(content.fileno()).st_size
     if size > service.settings.max_calibration_bytes:
         raise TooLarge(f"the file is larger than {service.settings.max_calibration_bytes:,} bytes; {MATCH_LESS}")
-    return await read_stored(service, trace, content, reading, JSON_GROWTH * size + (1 << 20), out)
+    most = JSON_GROWTH * service.settings.max_calibration_bytes
+    facts = await read_stored(service, trace, content, reading, most, out)
+    if not facts["sentences"]:
+        raise EmptyInput(f"no row has a text in column {facts['column']!r}")
+    return facts
 
 
 def named(reading: Reading, file: UploadFile) -> Reading:
@@ -361,12 +365,12 @@ def view_of(service: Service, result: Result, wanted: dict[str, Any]) -> View:
     return View(result, Ask(Target(**wanted), confidence=confidence))
 
 
-async def read(service: Service, job: Job, look: Callable[[Result], T]) -> T:
+async def read(service: Service, job: Job, look: Callable[[Result], T], *, vectors: bool = False) -> T:
     """Opens a result in a thread, and returns what `look` sees there."""
     check_ended(job)
 
     def looked() -> T:
-        with service.results.opened(job) as result:
+        with service.results.opened(job, vectors=vectors) as result:
             return look(result)
 
     return await service.store.within(LONG, looked)
@@ -457,7 +461,7 @@ async def match_result(
             out.flush()
 
         with one_of_few(service, trace.grant):
-            await read(service, job, write)
+            await read(service, job, write, vectors=form == "clusters")
         name = {"content-disposition": f'attachment; filename="{form}.{file_type}"', "cache-control": "no-store"}
         return StreamingResponse(sent(stack.pop_all(), out), media_type=MEDIA[file_type], headers=name)
 

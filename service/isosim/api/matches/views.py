@@ -10,17 +10,17 @@ from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from isosim.api.matches.schemas import Answer
 from isosim.arrays import Rows
 from isosim.errors import Conflict, InvalidInput
 from isosim.jobs.matches import Result, Row
 from isosim.matching.clusters import clusters
-from isosim.matching.estimate import FEWEST, Estimate, estimate
+from isosim.matching.estimate import Estimate, estimate
 from isosim.scoring.advice import Target, advise, in_single_precision
 
 Form = Literal["pairs", "best", "clusters"]
+FEWEST = 10  # judged pairs, matches and others, from which precision and recall are estimated
 WIDTH = 0.2  # width of a precision's interval at which the answer asks for no more judgements
 NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge about 50 of them"
 Cells = list[Any]
@@ -159,7 +159,7 @@ class View:
         for start in range(0, len(chosen), block):
             part = chosen[start : start + block]
             similarity = self.candidates.similarity[part]
-            percentile, probability = self._places(similarity)
+            percentile, probability = self._places(part)
             left = found.left.first[self.candidates.left[part]].tolist()
             right = found.right.first[self.candidates.right[part]].tolist()
             for i, j, *scores in zip(left, right, similarity, percentile, probability, strict=True):
@@ -174,9 +174,10 @@ class View:
         best: dict[int, tuple[int, int]] = {}  # text -> (candidate, its other text)
         for own, other in ends:
             for text, at in zip(*np.unique(own, return_index=True), strict=True):
-                if int(text) not in best or int(at) < best[int(text)][0]:
-                    best[int(text)] = int(at), int(other[at])
-        percentile, probability = self._places(self.candidates.similarity[chosen])
+                place, before = int(at), best.get(int(text))
+                if before is None or place < before[0]:
+                    best[int(text)] = place, int(other[place])
+        percentile, probability = self._places(chosen)
         first_of = found.right.first
         for row, text in enumerate(found.left.text_of.tolist()):
             first = int(found.left.first[text])
@@ -197,18 +198,24 @@ class View:
         """
         if not self._repeats:
             raise InvalidInput("form: clusters are of one file; two were compared")
-        side, numbers = self.result.found.left, iter(range(1, 1 << 62))
+        side = self.result.found.left
         rows_of: dict[int, list[int]] = {}
         for row, text in enumerate(side.text_of.tolist()):
             rows_of.setdefault(text, []).append(row)
-        grouped = set()
-        for group in clusters(self.candidates, self.threshold):
-            members = [row for text in group.members.tolist() for row in rows_of[text]]
-            grouped |= set(group.members.tolist())
-            yield from self._cluster(next(numbers), members, group.lowest, int(side.first[group.central]))
-        for text, rows in rows_of.items():
-            if text >= 0 and len(rows) > 1 and text not in grouped:
-                yield from self._cluster(next(numbers), rows, 1.0, rows[0])
+        assert self.result.vectors is not None  # noqa: S101 - opened with them for this form
+        every, most = self.candidates, self.count
+        passing = every.left[:most], every.right[:most], every.similarity[:most]
+        groups, grouped = [], set()  # rows, lowest similarity and central row of each
+        for group in clusters(*passing, self.result.vectors, self.threshold):
+            members = group.members.tolist()
+            grouped.update(members)
+            rows = [row for text in members for row in rows_of[text]]
+            groups.append((rows, group.lowest, int(side.first[group.central])))
+        alone = (rows for text, rows in rows_of.items() if text >= 0 and len(rows) > 1 and text not in grouped)
+        groups += ((rows, 1.0, rows[0]) for rows in alone)
+        groups.sort(key=lambda one: (-len(one[0]), one[2]))
+        for number, (rows, lowest, central) in enumerate(groups, 1):
+            yield from self._cluster(number, rows, lowest, central)
 
     def _cluster(self, number: int, members: list[int], lowest: float, central: int) -> Iterator[Cells]:
         for row in sorted(members, key=lambda row: (row != central, row)):
@@ -223,12 +230,14 @@ class View:
             return [a.number, None, a.text, None, *scores, *a.cells]
         return [a.number, b.number, a.text, b.text, *scores, *a.cells, *b.cells]
 
-    def _places(self, similarity: npt.NDArray[np.float32]) -> tuple[list[float | None], list[float | None]]:
-        """Percentiles and probabilities. The judgements of the match give the latter, or else the domain's labels."""
+    def _places(self, chosen: Rows) -> tuple[list[float | None], list[float | None]]:
+        """Percentiles and probabilities of candidates. The judgements of the match give the latter, or else the
+        domain's labels."""
+        similarity = self.candidates.similarity[chosen]
         none: list[float | None] = [None] * len(similarity)
         reference, learnt = self.result.model.reference, self.result.model.probability
         rates = None if reference is None else reference.false_match_rate(similarity.astype(np.float64))
         percentile = none if rates is None else (1 - rates).tolist()
         if self.estimate is not None:
-            return percentile, self.estimate.probability(similarity).tolist()
+            return percentile, self.estimate.probabilities(chosen).tolist()
         return percentile, none if rates is None or learnt is None else learnt.probability(rates).tolist()
