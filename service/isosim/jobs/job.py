@@ -71,6 +71,7 @@ class MatchInput:
     scale: str
     rows: tuple[int, ...]  # number of rows with text, for each file
     columns: tuple[tuple[str, ...], ...]  # names of the other columns, for each file
+    seconds: float = 0.0  # estimate of the run time, made when the job was posted
 
 
 @dataclass(frozen=True)

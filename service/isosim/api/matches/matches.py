@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Annotated, Any, BinaryIO, TypeVar
 
@@ -141,6 +141,7 @@ async def match(
         rows = [one["sentences"] for one in facts]
         if sum(rows) > MOST_ROWS:
             raise InvalidInput(f"the files have {sum(rows):,} rows with text; a match takes at most {MOST_ROWS:,}")
+        estimate = seconds(spool, rows)
         scale, wanted = await scale_of(service, trace, options)
         distinct = sum(one["distinct"] for one in facts)
         if scale == "new" and distinct < FEWEST_SENTENCES:
@@ -152,13 +153,11 @@ async def match(
             wanted,
             seed=options.seed,
             sentences=sum(rows),
-            match=MatchInput(scale, tuple(rows), tuple(tuple(one["other_columns"]) for one in facts)),
+            match=MatchInput(scale, tuple(rows), tuple(tuple(one["other_columns"]) for one in facts), estimate),
         )
         await service.store(check_results, service, trace)
         notices = [notice for one in facts for notice in one["notices"]]
-        return await accept(
-            service, trace, wanted, spool, notices, idempotency_key, "/matches", seconds=seconds(spool, rows)
-        )
+        return await accept(service, trace, wanted, spool, notices, idempotency_key, "/matches", seconds=estimate)
 
 
 MATCH_REQUEST = TypeAdapter(MatchRequest)
@@ -298,10 +297,11 @@ def check_results(service: Service, trace: Trace) -> None:
 
 async def own_match(job_id: JobId, service: ServiceDep, trace: TraceDep) -> Job:
     """The match that the path names. Raises NotFound, not Forbidden, if another API key has posted it."""
-    job = await service.job_reads(service.jobs.read, job_id)
-    if job.request.match is None or not may_read(trace, job):
-        raise NotFound(f"no match {job_id[:64]!r}")
-    return job
+    with suppress(NotFound):
+        job = await service.job_reads(service.jobs.read, job_id)
+        if job.request.match is not None and may_read(trace, job):
+            return job
+    raise NotFound(f"no match {job_id[:64]!r}")
 
 
 MatchDep = Annotated[Job, Depends(own_match)]
@@ -383,7 +383,8 @@ def state(
     assert given is not None  # noqa: S101 - the caller has seen it
     return MatchState(
         job=job.id, status=job.status.value, stage=job.stage, progress=job.progress, created=job.created,
-        started=job.started, finished=job.finished, error=job.error, notices=job.notices, rows=list(given.rows),
+        started=job.started, finished=job.finished, error=job.error, seconds=given.seconds, notices=job.notices,
+        rows=list(given.rows),
         columns=[list(names) for names in given.columns], encoder=job.request.encoder,
         scale=Source(**report["scale"]) if report else None,
         **{name: report.get(name) for name in ("distinct", "copies", "candidates", "floor", "pairs")},

@@ -76,6 +76,7 @@ class MatchState(BaseModel):
     status: Literal["queued", "running", "publishing", "succeeded", "failed", "cancelled"]
     stage: str
     progress: float
+    seconds: float = Field(description="rough estimate of the run time, on two cores of a CPU")
     created: str
     started: str | None
     finished: str | None
