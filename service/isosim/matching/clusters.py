@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from isosim.arrays import Integers, Rows, Vectors
+from isosim.scoring.similarity import normalized
 
 MOST = 2000  # texts of a component that are clustered at once: a matrix of 16 MB, about a second
+ROUNDING = 1e-4  # of similarities: the vectors may be in float16
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,10 @@ def clusters(left: Integers, right: Integers, similarity: Vectors, vectors: Vect
     """
     found = []
     for members, split in parts(left, right, similarity):
-        unit = vectors[members]
+        unit = normalized(vectors[members].astype(np.float32))
         scores = (unit @ unit.T).astype(np.float64)
         np.fill_diagonal(scores, 1.0)
-        for places in linked(scores, threshold):
+        for places in linked(scores, threshold - ROUNDING):
             if len(places) > 1:
                 inner = scores[np.ix_(places, places)]
                 central = members[places[inner.sum(1).argmax()]]

@@ -173,6 +173,11 @@ class Estimate:
     matches: Doubles  # (DRAWS, B + 1) matches among so many first candidates
     chances: Doubles  # (DRAWS, B) P(match | similarity) of the candidates between two edges
 
+    def probabilities(self, rows: Integers) -> Doubles:
+        """P(match) of candidates, by their similarity alone. (N,) -> (N,)"""
+        found: Doubles = self.chances.mean(0)[np.searchsorted(self.edges, rows, side="right") - 1]
+        return found
+
     def at(self, threshold: float) -> Point:
         return self.at_many([threshold])[0]
 
