@@ -141,8 +141,8 @@ def finished(client: Client, started: Match) -> Match:
 def ask(client: Client, found: Match, count: int, precision: float | None) -> None:
     """Asks for judgements on pairs; each one is sent at once."""
     for place, pair in enumerate(client.pairs_to_judge(found, count, precision=precision).pairs, 1):
-        remark(f"\n{place} of {count}\n  {pair.a}\n  {pair.b}")
-        said = typer.prompt("the same? y, n, or s to skip, q to stop", type=str, err=True).strip().lower()[:1]
+        remark(f"\n{place} of {count}\n  {pair.a}\n  {pair.b}\nthe same? y, n, s to skip, q to stop")
+        said = (sys.stdin.readline() or "q").strip().lower()[:1]
         if said == "q":
             return
         if said in ANSWERS:

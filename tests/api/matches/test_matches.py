@@ -190,8 +190,11 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     assert found["passing"] == len(rows_of(server, job, "precision=0.9")) - 1
     assert 0.5 < found["recall"] <= 1
     assert found["expected_false"] == pytest.approx((1 - found["precision"]) * found["passing"], abs=0.01)
-    strict = get(server, f"{job}?precision=0.7&confidence=0.95").json()["answer"]
-    assert strict["similarity"] >= get(server, f"{job}?precision=0.7").json()["answer"]["similarity"]
+    strict, middle = (get(server, f"{job}?precision=0.6{more}").json() for more in ("&confidence=0.95", ""))
+    if "answer" in strict:
+        assert strict["answer"]["similarity"] >= middle["answer"]["similarity"]
+    else:  # the bound is reached nowhere with so few judgements
+        assert "judge more pairs" in strict["error"]
     best, *_, worst = rows_of(server, job, "similarity=-1")[1:]
     assert (best["probability"] > 0.8, worst["probability"] < 0.2) == (True, True)
     repeated = judge([{"pair": drawn[0], "label": None}, {"a": TEXTS[0].upper(), "b": TEXTS[0], "label": 1}])

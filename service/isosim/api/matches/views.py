@@ -168,15 +168,12 @@ class View:
     def _best(self) -> Iterator[Cells]:
         """Every row of the first file with its best match; the match is empty if none passes."""
         found, chosen = self.result.found, np.arange(self.count)
-        ends = [(self.candidates.left[chosen], self.candidates.right[chosen])]
-        if self._repeats:
-            ends.append((ends[0][1], ends[0][0]))
+        left, right = self.candidates.left[chosen].tolist(), self.candidates.right[chosen].tolist()
         best: dict[int, tuple[int, int]] = {}  # text -> (candidate, its other text)
-        for own, other in ends:
-            for text, at in zip(*np.unique(own, return_index=True), strict=True):
-                place, before = int(at), best.get(int(text))
-                if before is None or place < before[0]:
-                    best[int(text)] = place, int(other[place])
+        for at, (a, b) in enumerate(zip(left, right, strict=True)):
+            best.setdefault(a, (at, b))
+            if self._repeats:
+                best.setdefault(b, (at, a))
         percentile, probability = self._places(chosen)
         first_of = found.right.first
         for row, text in enumerate(found.left.text_of.tolist()):
@@ -184,8 +181,8 @@ class View:
             if self._repeats and text >= 0 and first != row:  # a copy: its best match is the first row of its text
                 yield self._cells(self._row(0, row), self._row(-1, first), 1.0, 1.0, 1.0)
             elif text in best:
-                place, other = best[text]
-                scores = self.candidates.similarity[place], percentile[place], probability[place]
+                at, other = best[text]
+                scores = self.candidates.similarity[at], percentile[at], probability[at]
                 yield self._cells(self._row(0, row), self._row(-1, int(first_of[other])), *scores)
             else:
                 yield self._cells(self._row(0, row), None, None, None, None)
