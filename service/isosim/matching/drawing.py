@@ -12,6 +12,7 @@ from isosim.matching.estimate import Bins, logits_of, posterior, sigmoid
 DRAWS = 64  # of the curve
 EVEN = 0.2  # share of the candidates that are drawn evenly over the range of similarities: they show the curve's shape
 PRECISION = 0.9  # target if none is given
+LEAST = 1e-200  # instead of a sum or a weight of 0
 FEWEST = 100  # candidates that count as passing at least, so that labels show whether the best ones reach a precision
 
 
@@ -54,12 +55,12 @@ def draw(
         last = np.full(DRAWS, int(np.searchsorted(bins.edges, passing)) - 1)
     last = np.maximum(last, int(np.searchsorted(bins.edges, min(FEWEST, len(similarity)))) - 1)
     above = np.arange(len(bins.sizes)) <= last[:, None]
-    recall = np.take_along_axis(sums, last[:, None], 1) / sums[:, -1:]
+    recall = np.take_along_axis(sums, last[:, None], 1) / np.maximum(sums[:, -1:], LEAST)
     spread = np.sqrt(chances * (1 - chances))
     free = bins.sizes - right - wrong
     even = np.diff(bins.parts.sum(1), prepend=bins.parts[0].sum()) / -bins.sizes
     density = sum(
-        share * (one / np.maximum((one * free).sum(1, keepdims=True), 1e-300)).mean(0)
+        share * (one / np.maximum((one * free).sum(1, keepdims=True), LEAST)).mean(0)
         for share, one in (
             (EVEN, np.maximum(even, 0)[None]),
             ((1 - EVEN) / 2, spread * above),
@@ -76,7 +77,7 @@ def systematic(weights: Doubles, count: int, rng: np.random.Generator) -> Rows:
 
     Chances above 1 are cut to 1, and the others raised (Särndal, Swensson & Wretman, 1992, section 3.6.2).
     """
-    weights = np.maximum(weights, weights.max() * 1e-9)
+    weights = np.maximum(weights, max(weights.max() * 1e-9, LEAST))
     certain = np.zeros(len(weights), np.bool_)
     while True:
         chances = np.where(certain, 1.0, (count - certain.sum()) * weights / weights[~certain].sum())
