@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation import elsewhere, labels, ranking, searches, thresholds, trained_encoders
+from evaluation import elsewhere, labels, matches, ranking, searches, thresholds, trained_encoders
 from evaluation.corpora import Bench, Row
 from isosim.commands.terminal import dumped
 from isosim.errors import IsosimError
@@ -30,6 +30,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "ranking": ranking.ranking,
     "probabilities": labels.probabilities,
     "recall": labels.recall,
+    "matches": matches.matches,
+    "match-candidates": matches.match_candidates,
+    "match-checks": matches.match_checks,
     "foreign-text": elsewhere.foreign_text,
     "unknown-words": elsewhere.unknown_words,
     "encoders": trained_encoders.trained_encoders,

@@ -17,13 +17,14 @@ from isosim.commands.terminal import EPILOG, ReaderLeft, ended
 
 COMMANDS = {  # name: (module:function, description in the list of commands)
     "serve": ("commands.serving:serve", "Run the API."),
-    "worker": ("commands.serving:worker", "Run calibrations that the API queues in Redis."),
+    "worker": ("commands.serving:worker", "Run the jobs of a store: calibrations and matches."),
     "similarity": ("commands.similarity:similarity", "Score sentence pairs."),
     "embed": ("commands.embedding:embed", "Turn sentences into vectors."),
     "bulk": ("commands.bulk:app", "Embed, score, or find similar pairs in files of any size, on Ray."),
     "inspect": ("commands.files:inspect", "Show what a file is and how a calibration would read it."),
     "calibrate": ("commands.calibration:calibrate", "Fit a calibration to sentences."),
     "label": ("commands.calibration:label", "Learn probabilities from labelled pairs."),
+    "match": ("commands.match:match", "Find the texts that mean the same, in one file or two."),
     "threshold": ("commands.calibration:threshold", "Compute or save a similarity threshold."),
     "domains": ("commands.domains:app", "List, show, promote, roll back or delete domains."),
     "keys": ("commands.keys:app", "Make API keys, and list the keys of a file."),

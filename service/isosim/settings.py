@@ -127,6 +127,7 @@ class Settings(BaseSettings):
     keep_versions: PositiveInt = 10  # versions kept for each domain; champion and previous are always kept
     local_worker: bool = True  # the API runs calibrations in a child process; false: only `isosim worker` does
     max_queued_jobs: PositiveInt = 100  # maximum number of jobs that have not ended; the store keeps the text of each
+    keep_results: PositiveInt = 24 * 3600  # seconds since its last use that a match's result is kept, with its texts
     job_timeout: PositiveInt = 4 * 3600  # seconds; a job that takes longer is stopped
 
     # Process

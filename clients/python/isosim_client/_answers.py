@@ -11,9 +11,14 @@ __all__ = [
     "Domain",
     "Drift",
     "Job",
+    "Judged",
+    "Match",
+    "MatchAnswer",
     "NamedThreshold",
     "PairFlags",
     "PairNumbers",
+    "PairToJudge",
+    "PairsToJudge",
     "Ranked",
     "SavedTarget",
     "SavedThreshold",
@@ -108,8 +113,23 @@ class Ranked:
     false_hit_rate: float | None = None
 
 
+class Ending:
+    """What a job's status says."""
+
+    status: str
+
+    @property
+    def ended(self) -> bool:
+        """False if the job is queued, running or publishing. True for all other statuses, also for unknown ones."""
+        return self.status not in ("queued", "running", "publishing")
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status == "succeeded"
+
+
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Ending):
     """The state of a calibration. Times are ISO 8601, UTC.
 
     `calibrate` and `add_labels` return only the id, domain and status; the other fields then have their defaults.
@@ -137,14 +157,85 @@ class Job:
     error: str | None = None
     notices: tuple[str, ...] = ()
 
-    @property
-    def ended(self) -> bool:
-        """False if the job is queued, running or publishing. True for all other statuses, also for unknown ones."""
-        return self.status not in ("queued", "running", "publishing")
 
-    @property
-    def succeeded(self) -> bool:
-        return self.status == "succeeded"
+@dataclass(frozen=True, kw_only=True)
+class MatchAnswer:
+    """How many pairs of a match reach a target, and what they are worth. Intervals: 95 %, None without judged pairs."""
+
+    similarity: float  # the threshold
+    passing: int  # pairs of different texts that reach it
+    judged: int = 0  # judged pairs of the match
+    precision: float | None = None
+    precision_interval: tuple[float, float] | None = None
+    expected_false: float | None = None  # pairs that pass and are expected to be no match
+    expected_false_interval: tuple[float, float] | None = None
+    recall: float | None = None  # share of the matches above the floor that pass
+    recall_interval: tuple[float, float] | None = None
+    more_labels: int | None = None  # judgements that a precision's interval of width 0.2 still needs, about
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match(Ending):
+    """The state of a match. Times are ISO 8601, UTC.
+
+    `start_match` returns only the id, the status and `seconds`; the other fields then have their defaults. Those from
+    `scale` on are None until the match has succeeded.
+    """
+
+    id: str = field(metadata={"wire": "job"})
+    status: str  # queued, running, publishing, succeeded, failed or cancelled
+    stage: str = ""
+    progress: float = 0.0  # share that is done, 0-1
+    seconds: float | None = None  # rough estimate of the run time
+    created: str = ""
+    started: str | None = None
+    finished: str | None = None
+    error: str | None = None
+    notices: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()  # rows with a text, of each file
+    columns: tuple[tuple[str, ...], ...] = ()  # other columns of each file
+    encoder: str = ""  # digest
+    scale: dict[str, Any] | None = None  # domain, version and method; no domain if the scale belongs to the match
+    distinct: tuple[int, ...] | None = None  # different texts of each file
+    copies: tuple[int, ...] | None = None  # rows of each file that repeat an earlier text
+    candidates: int | None = None  # number of pairs that were kept
+    floor: float | None = None  # all pairs of at least this similarity were kept
+    pairs: int | None = None  # number of pairs that were compared
+    judged: int | None = None
+    until: str | None = None  # when all of it is removed, unless it is used again
+    answer: MatchAnswer | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matches:
+    matches: tuple[Match, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairToJudge:
+    pair: int  # number of the pair
+    similarity: float
+    row_a: int
+    row_b: int
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsToJudge:
+    pairs: tuple[PairToJudge, ...]
+    judged: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Judgements on a match."""
+
+    judged: int
+    matches: int  # how many of them are matches
+    unknown: int = 0  # labels whose texts are no candidates, and were left out
+    until: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

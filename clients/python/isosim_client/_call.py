@@ -6,20 +6,32 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
 from ._reading import read
 from ._retries import Repeat, retry_after
-from ._upload import Upload
 from ._version import CONTRACT, __version__
 from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 IdempotencyKey = str | bool
 UNKNOWN = {404, 405, 415, 422}  # statuses with which an older server may refuse an unknown request
+
+
+class Body(Protocol):
+    """A body that is generated while it is sent."""
+
+    content_type: str
+
+    @property
+    def spent(self) -> bool:
+        """Whether the body cannot be sent again."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yields the body from its beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +43,7 @@ class Call(Generic[T]):
     parse: Callable[[Any], T]  # converts the answer's JSON; gets None if there is no content
     query: Mapping[str, str | int | float] = field(default_factory=dict)
     body: Any = None  # value that is sent as JSON
-    upload: Upload | None = None
+    upload: Body | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeat: Repeat = Repeat.SAFE
     rescue: Callable[[IsosimError], T] | None = None  # converts some errors to an answer; raises the others

@@ -16,11 +16,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_origin
 
 import httpx2
 
-from . import _calibrating, _domains, _following, _scoring
-from ._answers import Job
+from . import _calibrating, _domains, _following, _matching, _scoring
+from ._answers import Job, Match
 from ._call import Call, check_status
 from ._following import Following, Watch, bar
 from ._http import TIMEOUT, request, settings, translated
+from ._matching import Download, Lines, Matching
 from ._retries import Retries, Tries
 from .errors import IsosimError
 
@@ -144,9 +145,29 @@ class Client:
         with bar(watch.progress) as show:
             for state in self._states(following):
                 show(state)
-        return following.outcome()
+        found: Job = following.outcome()
+        return found
 
-    def _states(self, following: Following) -> Iterator[Job]:
+    def _wait_match(self, watch: Watch) -> Match:
+        with bar(watch.progress) as show:
+            following = Following(watch, self._retries)
+            for state in self._states(following):
+                show(state)
+        found: Match = following.outcome()
+        return found
+
+    def _pieces(self, download: Download) -> Iterator[bytes]:
+        with self._open(download.call, self._timeout) as chunks:
+            yield from chunks
+
+    def _match(self, matching: Matching) -> Iterator[dict[str, Any]]:
+        started = self._send(matching.start)
+        self._wait_match(_following.wait_match(started))
+        lines = Lines()
+        for piece in self._pieces(_matching.result(started, **matching.view)):
+            yield from lines.feed(piece)
+
+    def _states(self, following: Following) -> Iterator[Any]:
         while not following.ended:
             failure = None
             try:
@@ -181,6 +202,16 @@ class Client:
     cancel = method(_calibrating.cancel, _send)
     events = method(_following.events, _events)
     wait = method(_following.wait, _wait)
+
+    match = method(_matching.match, _match)
+    start_match = method(_matching.start_match, _send)
+    wait_match = method(_following.wait_match, _wait_match)
+    matches = method(_matching.matches, _send)
+    match_state = method(_matching.match_state, _send)
+    result = method(_matching.result, _pieces)
+    pairs_to_judge = method(_matching.pairs_to_judge, _send)
+    judge = method(_matching.judge, _send)
+    delete_match = method(_matching.delete_match, _send)
 
     domains = method(_domains.domains, _send)
     domain = method(_domains.domain, _send)
@@ -276,9 +307,31 @@ class AsyncClient:
         with bar(watch.progress) as show:
             async for state in self._states(following):
                 show(state)
-        return following.outcome()
+        found: Job = following.outcome()
+        return found
 
-    async def _states(self, following: Following) -> AsyncIterator[Job]:
+    async def _wait_match(self, watch: Watch) -> Match:
+        following = Following(watch, self._retries)
+        with bar(watch.progress) as show:
+            async for state in self._states(following):
+                show(state)
+        found: Match = following.outcome()
+        return found
+
+    async def _pieces(self, download: Download) -> AsyncIterator[bytes]:
+        async with self._open(download.call, self._timeout) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _match(self, matching: Matching) -> AsyncIterator[dict[str, Any]]:
+        started = await self._send(matching.start)
+        await self._wait_match(_following.wait_match(started))
+        lines = Lines()
+        async for piece in self._pieces(_matching.result(started, **matching.view)):
+            for pair in lines.feed(piece):
+                yield pair
+
+    async def _states(self, following: Following) -> AsyncIterator[Any]:
         while not following.ended:
             failure = None
             try:
@@ -314,6 +367,16 @@ class AsyncClient:
     cancel = coroutine_method(_calibrating.cancel, _send)
     events = method(_following.events, _events)
     wait = coroutine_method(_following.wait, _wait)
+
+    match = method(_matching.match, _match)
+    start_match = coroutine_method(_matching.start_match, _send)
+    wait_match = coroutine_method(_following.wait_match, _wait_match)
+    matches = coroutine_method(_matching.matches, _send)
+    match_state = coroutine_method(_matching.match_state, _send)
+    result = method(_matching.result, _pieces)
+    pairs_to_judge = coroutine_method(_matching.pairs_to_judge, _send)
+    judge = coroutine_method(_matching.judge, _send)
+    delete_match = coroutine_method(_matching.delete_match, _send)
 
     domains = coroutine_method(_domains.domains, _send)
     domain = coroutine_method(_domains.domain, _send)

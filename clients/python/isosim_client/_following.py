@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ._answers import Job
-from ._calibrating import job as job_call
+from . import _calibrating, _matching
+from ._answers import Job, Match
 from ._call import Call
 from ._reading import read
 from ._retries import Repeat, Retries, Tries
@@ -46,9 +46,10 @@ class Events:
 class Watch:
     """The job to follow, and how: `timeout` in seconds or None, `progress` for a bar on the terminal."""
 
-    job: Job | str
+    call: Call[Any]  # asks for the job's state
     timeout: float | None
-    progress: bool = False
+    progress: bool | Callable[[Any], object] = False
+    kind: type[Job | Match] = Job
 
 
 def events(job: Job | str, *, timeout: float | None = None) -> Watch:
@@ -68,7 +69,7 @@ def events(job: Job | str, *, timeout: float | None = None) -> Watch:
         running 0.6
         succeeded 1.0
     """
-    return Watch(job, timeout)
+    return Watch(_calibrating.job(job), timeout)
 
 
 def wait(job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Watch:
@@ -94,15 +95,34 @@ def wait(job: Job | str, *, progress: bool = True, timeout: float | None = None)
         >>> done.version, done.promoted
         (3, True)
     """
-    return Watch(job, timeout, progress)
+    return Watch(_calibrating.job(job), timeout, progress)
+
+
+def wait_match(
+    match: Match | str, *, progress: bool | Callable[[Match], object] = True, timeout: float | None = None
+) -> Watch:
+    """Waits until a match has ended, as `wait` does for a calibration. `progress` may be a function of the state.
+
+    Returns:
+        The match that has succeeded.
+
+    Raises:
+        JobFailed, JobCancelled, WaitTimeout, NotFound: as `wait` does.
+
+    Example:
+        >>> newest = client.matches()[0]
+        >>> client.wait_match(newest).candidates
+        15211
+    """
+    return Watch(_matching.match_state(match), timeout, progress, Match)
 
 
 class Following:
     """Follows one job until it ends or the watch's `timeout` has passed. The time begins now."""
 
     def __init__(self, watch: Watch, retries: Retries) -> None:
-        self.last: Job | None = None
-        self._call: Call[Any] = job_call(watch.job)
+        self.last: Job | Match | None = None
+        self._call, self._kind = watch.call, watch.kind
         self._retries, self._tries = retries, Tries(retries)
         self._deadline = None if watch.timeout is None else retries.clock() + watch.timeout
         self._events, self._heard = Events(), False
@@ -123,14 +143,14 @@ class Following:
     def _left(self) -> float:
         return float("inf") if self._deadline is None else self._deadline - self._retries.clock()
 
-    def feed(self, chunk: bytes) -> Iterator[Job]:
+    def feed(self, chunk: bytes) -> Iterator[Any]:
         """Yields the job's states in a chunk of the stream. Skips a state that equals the last state.
 
         Raises:
             WaitTimeout: the time is up.
         """
         for value in self._events.feed(chunk):
-            state = read(Job, value)
+            state = read(self._kind, value)
             self._heard = True
             if state != self.last:
                 self.last = state
@@ -164,9 +184,9 @@ class Following:
 
     def _too_late(self) -> WaitTimeout:
         state = "its state is unknown" if self.last is None else f"it is {self.last.status}"
-        return WaitTimeout(f"the time limit of the wait is over, but the calibration goes on; {state}", self.last)
+        return WaitTimeout(f"the time limit of the wait is over, but the job goes on; {state}", self.last)
 
-    def outcome(self) -> Job:
+    def outcome(self) -> Any:
         """The job's last state, if it has succeeded.
 
         Raises:
@@ -181,9 +201,12 @@ class Following:
 
 
 @contextmanager
-def bar(wanted: bool) -> Iterator[Callable[[Job], None]]:
+def bar(wanted: bool | Callable[[Any], object]) -> Iterator[Callable[[Any], object]]:
     """Yields a function that shows a job's state as a progress bar on standard error. The function does nothing if
-    `wanted` is False, standard error is not a terminal, or rich is not installed."""
+    `wanted` is False, standard error is not a terminal, or rich is not installed. A function is yielded as it is."""
+    if callable(wanted):
+        yield wanted
+        return
     if not wanted or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -196,4 +219,4 @@ def bar(wanted: bool) -> Iterator[Callable[[Job], None]]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("connecting", total=1.0)
-        yield lambda job: progress.update(task, completed=job.progress, description=f"{job.domain}: {job.stage}")
+        yield lambda job: progress.update(task, completed=job.progress, description=job.stage)

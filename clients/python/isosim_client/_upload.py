@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ class Upload:
         self._labels: Sequence[LabelledPair] = list(labels)
         self._begun = False
         file = isinstance(self._source, Path)
+        self.name = re.sub(
+            r'[^ -~]|["\\\\]', "_", self._source.name if isinstance(self._source, Path) else "texts.ndjson"
+        )
         suffix = self._source.suffix.lower() if isinstance(self._source, Path) else ".ndjson"
         if (read or suffix in TABLES) and (self._labels or not file):
             raise TypeError(

@@ -47,7 +47,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._answers import Job
+    from ._answers import Job, Match
 
 __all__ = [
     "ApiError",
@@ -210,7 +210,7 @@ class IncompatibleServer(UnexpectedAnswer):
 class JobError(IsosimError):
     """A job ended without success; `job` is its last state."""
 
-    def __init__(self, message: str, job: Job) -> None:
+    def __init__(self, message: str, job: Job | Match) -> None:
         super().__init__(message)
         self.job = job
 
@@ -226,7 +226,7 @@ class JobCancelled(JobError):
 class WaitTimeout(IsosimError):
     """The time to wait is over; `job` is the job's last state, or None if none has arrived."""
 
-    def __init__(self, message: str, job: Job | None) -> None:
+    def __init__(self, message: str, job: Job | Match | None) -> None:
         super().__init__(message)
         self.job = job
 
@@ -284,7 +284,9 @@ def remedy_of(body: dict[str, Any]) -> dict[str, Any] | None:
 ENDS: dict[str, type[JobError]] = {"failed": JobFailed, "cancelled": JobCancelled}
 
 
-def job_error(job: Job) -> JobError:
+def job_error(job: Job | Match) -> JobError:
     """The error for a job that ended without success."""
     why = f": {job.error}" if job.error else ""
-    return ENDS.get(job.status, JobError)(f"calibration {job.id} of {job.domain!r} {job.status}{why}", job)
+    domain = getattr(job, "domain", None)
+    what = f"match {job.id}" if domain is None else f"calibration {job.id} of {domain!r}"
+    return ENDS.get(job.status, JobError)(f"{what} {job.status}{why}", job)

@@ -21,6 +21,14 @@ VERSIONS = [
 TICKETS = {"domain": "tickets", "champion": 3, "previous": 2, "revision": 5, "versions": VERSIONS}
 EARLIER = TICKETS | {"champion": 2, "previous": 3, "revision": 6}
 
+MATCH = {"job": "8d1b6c02f4e9", "status": "succeeded", "candidates": 15211, "rows": [5000]}
+WORTH = {"similarity": 0.9, "passing": 113, "judged": 100, "precision": 0.91, "notices": []}
+FOUND = {"text_a": "Printer is jammed.", "text_b": "Paper stuck in the printer.", "similarity": 0.93}
+TO_JUDGE = {
+    "pair": 17, "similarity": 0.9, "row_a": 4, "row_b": 9, "a": "The printer is jammed.",
+    "b": "Paper stuck in the printer.",
+}  # fmt: skip
+
 ANSWERS: dict[tuple[str, str], Any] = {
     ("POST", "/similarity"): {
         "domain": "default", "version": 1, "encoder": ENCODER, "method": "identity",
@@ -55,8 +63,18 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("POST", "/domains/tickets/labels"): {"job": "d25e7b90a813", "domain": "tickets", "status": "queued"},
     ("PUT", "/domains/tickets/champion"): EARLIER,
     ("POST", "/domains/tickets/rollback"): EARLIER,
+    ("POST", "/matches"): {"job": MATCH["job"], "status": "queued", "seconds": 12.0},
+    ("GET", "/matches"): {"matches": [MATCH]},
+    ("GET", "/matches/8d1b6c02f4e9"): MATCH | {"answer": WORTH},
+    ("GET", "/matches/8d1b6c02f4e9/label"): {"pairs": [TO_JUDGE], "judged": 0},
+    ("GET", "/matches/8d1b6c02f4e9/result"): FOUND,
+    ("POST", "/matches/8d1b6c02f4e9/labels"): {"judged": 2, "matches": 1, "unknown": 0, "until": ""},
+    ("DELETE", "/matches/8d1b6c02f4e9"): None,
 }  # fmt: skip
-EVENTS = {"/calibrate/4c1f0a6de2b8/events": [RUNNING, SUCCEEDED]}
+EVENTS = {
+    "/calibrate/4c1f0a6de2b8/events": [RUNNING, SUCCEEDED],
+    "/matches/8d1b6c02f4e9/events": [MATCH | {"status": "running"}, MATCH],
+}
 UNKNOWN = {
     "error": "no domain 'boats'", "error_type": "NotFound", "request_id": "r1",
     "remedy": {"action": "list_domains", "arguments": {}, "text": "GET /domains lists the domains"},
@@ -73,7 +91,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send(404, "application/json", json.dumps(UNKNOWN).encode())
         else:
             answer = ANSWERS[self.command, path]
-            self.send(*(204, "", b"") if answer is None else (200, "application/json", json.dumps(answer).encode()))
+            self.send(
+                *(204, "", b"") if answer is None else (200, "application/json", json.dumps(answer).encode() + b"\n")
+            )
 
     do_GET = do_POST = do_PUT = do_DELETE = answer
 

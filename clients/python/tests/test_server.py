@@ -31,7 +31,9 @@ SCHEMAS = {
     "Similarity": "SimilarityResponse", "Detail": "SimilarityDetail", "Job": "JobState", "Domain": "DomainState",
     "Drift": "DriftState", "Version": "VersionState", "VersionSummary": "VersionSummary", "Threshold": "Threshold",
     "NamedThreshold": "NamedThreshold", "SavedThreshold": "SavedThreshold", "Thresholds": "Thresholds",
-    "SavedTarget": "SavedTarget", "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
+    "Match": "MatchState", "MatchAnswer": "Answer", "Judged": "Judged",
+    "PairToJudge": "PairToJudge", "PairsToJudge": "PairsToJudge", "SavedTarget": "SavedTarget",
+    "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
 }  # fmt: skip
 READS: list[Callable[[Any], Any]] = [
     lambda client: client.jobs(),
@@ -122,6 +124,34 @@ def test_scores_are_the_servers(server: Server, client: Client, letters: Domain)
     assert advice.recall is not None
     assert advice.recall_interval is not None
     assert advice.recall_interval[0] <= advice.recall <= advice.recall_interval[1]
+
+
+def test_a_match_from_files_to_judged_pairs(client: Client, server: Server, tmp_path: Path) -> None:
+    new, known = tmp_path / "new.csv", tmp_path / "known.csv"
+    for path, texts in ((new, [text.upper() for text in sentences(9)]), (known, sentences(300))):
+        path.write_text("\n".join(["id;text", *(f'{number};"{text}"' for number, text in enumerate(texts))]))
+    found = client.wait_match(client.start_match(new, known, column="text"))
+    assert (found.rows, found.columns, found.distinct) == ((9, 300), (("id",), ("id",)), (9, 300))
+    pairs = list(client.match(iter(sentences(300)), [text.upper() for text in sentences(9)], at_most=9))
+    assert [pair["text_a"].upper() for pair in pairs] == [pair["text_b"] for pair in pairs]
+    drawn = client.pairs_to_judge(found, 30).pairs
+    judged = client.judge(found, [(pair.pair, int(pair.a == pair.b.upper())) for pair in drawn])
+    answer = client.match_state(found, similarity=0.99).answer
+    assert answer is not None
+    assert (judged.judged, answer.judged, answer.precision is not None) == (30, 30, True)
+    content = b"".join(client.result(found, format="csv", form="best", similarity=0.99)).decode("utf-8-sig")
+    assert len(content.splitlines()) == 10
+
+    async def read() -> None:
+        async with AsyncClient(server.url) as other:
+            assert await other.match_state(found) == client.match_state(found)
+            assert [pair async for pair in other.match(sentences(250), at_most=3)]
+            await other.delete_match(found)
+
+    asyncio.run(read())
+    with pytest.raises(NotFound, match="removed"):
+        client.match_state(found)
+    assert found.id in [one.id for one in client.matches()]
 
 
 def test_a_saved_threshold_decides_until_it_is_deleted(client: Client, letters: Domain) -> None:

@@ -18,7 +18,7 @@ from isosim.errors import InvalidInput, IsosimError
 from isosim.wording import SHOWN, place
 
 OURS = ("domain", "space", "gallery", "threshold")  # fields that change scores and that no other service defines
-OWN = ("/similarity", "/percentile", "/inspect", "/calibrate", "/domains")  # routes that we define
+OWN = ("/similarity", "/percentile", "/inspect", "/calibrate", "/matches", "/domains")  # routes that we define
 MOST_PARAMETERS = 64
 
 

@@ -44,7 +44,7 @@ class Policy:
     scope: Scope | None = None  # scope that the key needs
     key: bool = True  # whether the request needs a key at all
     texts: int = 1  # texts that a request costs; with 0, the route itself charges its texts
-    body: Literal["small", "json", "file"] = "small"  # kind of the largest body
+    body: Literal["small", "json", "file", "files"] = "small"  # kind of the largest body
     timed: bool = False  # whether ISOSIM_REQUEST_TIMEOUT applies; False for routes that change or stream something
     probe: bool = False  # whether the route answers even while the server starts or stops
 
@@ -54,6 +54,8 @@ class Policy:
     def largest(self, service: Service) -> int:
         """The largest body that the route accepts, in bytes."""
         settings = service.settings
+        if self.body == "files":
+            return 2 * settings.max_calibration_bytes + SMALL_BODY  # the form around two files
         if self.body == "file":
             brought = any(one.artifact.kind == "vectors" for one in service.encoders.all)
             return settings.max_vector_bytes if brought else settings.max_calibration_bytes

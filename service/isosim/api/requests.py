@@ -191,9 +191,9 @@ JobId = Annotated[str, Path(examples=["2f1c0f5e8a9b4c7d9e0f1a2b3c4d5e6f"])]
 
 
 async def permitted_job(job_id: JobId, service: ServiceDep, trace: TraceDep) -> Job:
-    """The job that the path names. Raises NotFound, not Forbidden, if the key may not use the job's domain."""
+    """The calibration that the path names. Raises NotFound, not Forbidden, if the key may not use its domain."""
     job = await service.job_reads(service.jobs.read, job_id)
-    if not trace.grant.may_use(job.request.domain):
+    if job.request.match is not None or not trace.grant.may_use(job.request.domain):
         raise NotFound(f"no calibration job {job_id[:64]!r}")
     return job
 

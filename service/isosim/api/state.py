@@ -19,6 +19,7 @@ from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache
 from isosim.errors import Overloaded
 from isosim.jobs.job import Job
+from isosim.jobs.matches import MatchStore
 from isosim.jobs.store import JobStore, OpenJob
 from isosim.migration.encoders import Encoders
 from isosim.observability.metrics import Metrics
@@ -127,6 +128,7 @@ class Service:
     domains: DomainStore
     champions: Champions
     jobs: JobStore
+    results: MatchStore
     drift: DriftMonitor
     redis: RedisCache | None  # vectors shared with other processes
     observer: Observer

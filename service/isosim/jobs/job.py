@@ -1,4 +1,5 @@
-"""Calibration jobs: request, progress, and the rules by which a job's record changes. Nothing here reads or writes.
+"""Jobs (calibrations and matches): request, progress, and the rules by which a job's record changes. Nothing here reads
+or writes.
 
                  begin             publish                 end
     QUEUED ----------------> RUNNING -----> PUBLISHING ---------> SUCCEEDED, FAILED
@@ -59,8 +60,24 @@ class LabelledPair(NamedTuple):
 
 
 @dataclass(frozen=True)
+class MatchInput:
+    """The rows that a job `match` compares: of one file with each other, or of a file with those of a second one.
+
+    `scale` says where the similarities get their meaning from: `posted` (a calibration to the posted text, which is
+    kept with the job's result), `new` (the same, published as the first version of the request's domain), or `domain`
+    (the version `base` of the request's domain, or its champion).
+    """
+
+    scale: str
+    rows: tuple[int, ...]  # number of rows with text, for each file
+    columns: tuple[tuple[str, ...], ...]  # names of the other columns, for each file
+    seconds: float = 0.0  # estimate of the run time, made when the job was posted
+
+
+@dataclass(frozen=True)
 class JobRequest:
-    """Parameters of a calibration. `encoder` is the encoder's digest, `encoder_id` its name in the store."""
+    """Parameters of a calibration, or with `match` of a match. `encoder` is the encoder's digest, `encoder_id` its name
+    in the store."""
 
     domain: str
     encoder: str
@@ -77,6 +94,7 @@ class JobRequest:
     # The domain's champion when the first attempt began; for a job with a base, when the labels were posted.
     champion: int | None = None
     epoch: int = 0  # how often the domain was deleted before the job was posted
+    match: MatchInput | None = None  # None for a calibration
 
 
 @dataclass(frozen=True)

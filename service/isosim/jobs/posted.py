@@ -3,6 +3,9 @@
 Text and labels are lines of JSON. A string is a text. A list is a labelled pair: [text, text, label] or
 [text, text, label, weight]. Vectors are in a separate file. In a labelled pair of vectors, each text is replaced by a
 vector in base64, or by the vector's row number in this file.
+
+In a match, `lines` holds the rows of the first file and `second` those of the second one, as lists: the row's number in
+its file, its text, and the cells of the other columns.
 """
 
 import contextlib
@@ -19,19 +22,19 @@ import orjson
 from isosim.errors import InvalidInput
 from isosim.jobs.job import LabelledPair
 
-LINES, VECTORS = "lines", "vectors.npy"
+LINES, VECTORS, SECOND = "lines", "vectors.npy", "second"
 # A string of fewer characters than this is a row number in a vector file; a longer one is a vector in base64. A vector
 # has at least 44 characters (8 dimensions), so both cannot be confused.
 SHORTEST_VECTOR = 24
 
 
 class Spool:
-    """Temporary files for the input of a job: sentences and labels, and vectors. The system deletes them when they are
-    closed or this process is killed."""
+    """Temporary files for the input of a job: lines, vectors, and the lines of a second file. The system deletes them
+    when they are closed or this process is killed."""
 
     def __init__(self) -> None:
         self.id = uuid.uuid4().hex
-        self.lines, self.vectors = temporary_file(), temporary_file()
+        self.lines, self.vectors, self.second = temporary_file(), temporary_file(), temporary_file()
 
     def __enter__(self) -> "Spool":
         return self
@@ -40,7 +43,7 @@ class Spool:
         self.close()
 
     def close(self) -> None:
-        for file in (self.lines, self.vectors):
+        for file in (self.lines, self.vectors, self.second):
             with contextlib.suppress(OSError):  # on a full disk, `file.close` cannot write its buffer
                 file.close()
 
@@ -51,8 +54,8 @@ class Spool:
 
     @property
     def size(self) -> int:
-        """Bytes of both files."""
-        return sum(os.fstat(file.fileno()).st_size for file in (self.lines, self.vectors))
+        """Bytes of all files."""
+        return sum(os.fstat(file.fileno()).st_size for file in (self.lines, self.vectors, self.second))
 
     def digest(self) -> bytes:
         """SHA-256 of each file."""
@@ -63,8 +66,8 @@ class Spool:
         return b"".join(digests)
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Names and paths of the files; there are vectors only in a job with vectors."""
-        for name, file in ((LINES, self.lines), (VECTORS, self.vectors)):
+        """Names and paths of the files; of vectors and of a second file only if there are any."""
+        for name, file in ((LINES, self.lines), (VECTORS, self.vectors), (SECOND, self.second)):
             if name == LINES or os.fstat(file.fileno()).st_size:
                 yield name, path_of(file)
 
@@ -109,6 +112,11 @@ class Posted:
     def _entries(self) -> Iterator[Any]:
         with (self.folder / LINES).open("rb") as lines:
             yield from map(orjson.loads, lines)
+
+    def rows(self) -> list[Path]:
+        """The files of a match, one or two."""
+        paths = (self.folder / name for name in (LINES, SECOND))
+        return [path for path in paths if path.exists()]
 
     @property
     def vectors(self) -> Path | None:

@@ -28,8 +28,9 @@ from isosim.jobs.posted import temporary_file
 from isosim.jobs.tables import KINDS, Kind, Table, kind_of_name, open_table
 from isosim.jobs.text_lines import STDIN
 
-# `entries`: sentences, labelled pairs and vectors. `labels`: labelled pairs alone.
-Give = Literal["facts", "entries", "labels", "rows"]
+# `entries`: sentences, labelled pairs and vectors. `labels`: labelled pairs alone. `texts`: for each row with a text,
+# the row's number, the text, and the cells of the other columns.
+Give = Literal["facts", "entries", "labels", "rows", "texts"]
 
 MEMORY_OF_LINES = 3 << 27  # maximum bytes of memory to read a file line by line; 100 MB of CSV or NDJSON needed 200 MB
 LEAST_MEMORY = 3 << 25  # lowest memory limit of the child process, in bytes; with 64 MiB, reading Parquet fails
@@ -255,6 +256,11 @@ def facts_of(
     if reading.give == "rows":
         write_rows(table, limits, out)
         return facts
+    if reading.give == "texts":
+        chosen = table.index(reading.column)
+        facts["other_columns"] = [name for place, name in enumerate(table.columns) if place != chosen]
+        intake.take(with_other_cells(table, chosen, limits, out))
+        return facts | {"column": table.columns[chosen]} | intake.facts
     chosen = table.suggested if reading.column is None else table.index(reading.column)
     if wanted:
         intake.take(entries_of(table, reading.column, reading.brought, labels=reading.give == "labels"))
@@ -275,6 +281,19 @@ def facts_of(
         others = ", ".join(name for name in table.sheets[:PLACES] if name != table.sheet)
         facts["notices"].append(f"the longest sheet, {table.sheet!r}, was read; sheet names another: {others}")
     return facts
+
+
+def with_other_cells(table: Table, chosen: int, limits: Limits, out: BinaryIO) -> Iterator[tuple[int, str]]:
+    """Yields the number and the text of each row. Writes those with a text that is short enough, with their other
+    cells."""
+    width = len(table.columns)
+    for number, row in table.filled():
+        cells = row + [""] * (width - len(row))
+        text = " ".join(cells[chosen].split("\n")).strip()
+        yield number, text  # checked and counted before it is written
+        if text and len(text) <= limits.characters:
+            others = [cell for place, cell in enumerate(cells) if place != chosen]
+            out.write(json.dumps([number, text, others], ensure_ascii=False).encode() + b"\n")
 
 
 def write_rows(table: Table, limits: Limits, out: BinaryIO) -> None:

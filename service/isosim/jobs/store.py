@@ -2,7 +2,7 @@
 
     jobs/<id>.json                              the record (`Job`); it never moves
     open/<owner>/<time>-<size>-<input>-<id>     empty: the index of jobs that have not ended (`OpenJob`)
-    input/<input>/lines, vectors.npy            what was posted; deleted when the job ends
+    input/<input>/lines, vectors.npy, second    what was posted; deleted when the job ends
 
 The entry of the index is written first and deleted last, so that it leads to everything that a killed process has left.
 Stale entries are removed by the next process that reads them.
@@ -27,7 +27,7 @@ import orjson
 
 from isosim.errors import Conflict, CorruptArtifact, NotFound, Unavailable
 from isosim.jobs.job import Job, JobRequest, Status
-from isosim.jobs.posted import LINES, VECTORS, Posted, Spool
+from isosim.jobs.posted import LINES, SECOND, VECTORS, Posted, Spool
 from isosim.store.artifacts import to_facts
 from isosim.store.blobs import Blobs, Changed
 from isosim.store.records import Records
@@ -62,7 +62,7 @@ class OpenJob(NamedTuple):
 
     @property
     def files(self) -> list[str]:
-        return [f"input/{self.input}/{name}" for name in (LINES, VECTORS)]
+        return [f"input/{self.input}/{name}" for name in (LINES, VECTORS, SECOND)]
 
 
 class Found(NamedTuple):
@@ -95,7 +95,7 @@ def posted(request: JobRequest) -> dict[str, Any]:
     fields. The server's own fields may change before the client repeats the request."""
     facts = to_facts(request)
     facts.pop("epoch")
-    if request.base is not None:
+    if request.base is not None and request.match is None:
         for name in ("base", "champion", "method"):
             del facts[name]
     return facts
@@ -513,7 +513,7 @@ def freed(job: Job, first: Job) -> Job:
 def same(job: Job, fingerprint: str | None) -> Job:
     """A job that was posted before. Raises Conflict if its content was another."""
     if job.fingerprint != fingerprint:
-        raise Conflict("Idempotency-Key was used for another calibration")
+        raise Conflict("Idempotency-Key was used for another calibration or match")
     return job
 
 

@@ -14,6 +14,7 @@ from isosim.api import errors, operations, pages
 from isosim.api.calibration import calibrate, files
 from isosim.api.compatible import inference_protocol, openai, rerank, tei
 from isosim.api.domains import archive, domains, migration, thresholds
+from isosim.api.matches import check, matches
 from isosim.api.middleware import Envelope, cors
 from isosim.api.scoring import similarity
 from isosim.api.state import Service
@@ -70,6 +71,8 @@ def create_app(settings: Settings) -> Application:
         similarity.router,
         calibrate.router,
         files.router,
+        check.router,  # before the routes below /matches/{job}
+        matches.router,
         domains.router,
         thresholds.router,
         archive.router,

@@ -34,6 +34,7 @@ from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import Unavailable
 from isosim.jobs.hints import announce
 from isosim.jobs.job import Job
+from isosim.jobs.matches import MatchStore
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
 from isosim.observability import logs
@@ -119,6 +120,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             domains=domain_store,
             champions=Champions(domain_store),
             jobs=jobs,
+            results=MatchStore(blobs, settings.keep_results),
             drift=drift,
             redis=shared,
             observer=observe(settings, stack),

@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 from isosim.api.bodies import REF
 from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from isosim.api.compatible.tensors import InferRequest
+from isosim.api.matches.schemas import MatchRequest
 from isosim.api.parameters import flat
 from isosim.api.policy import OPEN, policy_of
 from isosim.api.requests import json_response
@@ -28,13 +29,14 @@ query parameters. Errors under `/v1` have OpenAI's form. If the server has a key
 TAGS = [
     {"name": "scoring", "description": "Scores and vectors of texts, also with the bodies of other services."},
     {"name": "calibration", "description": "Jobs that fit a domain's calibration to its text."},
+    {"name": "matches", "description": "Jobs that find the pairs of texts that mean the same, in one file or two."},
     {"name": "domains", "description": "Domains, their versions, thresholds and history."},
     {"name": "OpenAI", "description": "Routes for OpenAI's clients."},
     {"name": "Open Inference Protocol", "description": "Routes for clients of KServe and Triton."},
     {"name": "operations", "description": "Probes, metrics and facts about the server."},
 ]
 # FastAPI does not know the schemas of these request bodies, because the routes parse the bodies without FastAPI.
-READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)
+READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, MatchRequest, InferRequest)
 
 
 def operation_id(route: APIRoute) -> str:

@@ -33,6 +33,7 @@ from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore
 from isosim.encoders.vector_cache import VectorCache
 from isosim.jobs.job import Job
+from isosim.jobs.matches import MatchStore
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders, LoadedEncoder
 from isosim.observability.logs import Facts
@@ -94,6 +95,7 @@ async def build(settings: Settings, run: RunJob) -> AsyncIterator[Service]:
             domains=domains,
             champions=Champions(domains),
             jobs=JobStore(blobs),
+            results=MatchStore(blobs, own.keep_results),
             drift=DriftMonitor(),
             redis=None,
             observer=Observer(tell_of_faults, "off"),

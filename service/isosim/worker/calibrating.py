@@ -7,6 +7,8 @@ JSON:
     {"alive": true}                   every PULSE seconds, also during long steps
     {"publish": true}                 it waits for the same answer before it publishes
     {"end": {"version": …, "report": …, "promoted": …}}, {"end": {"error": …}} or {"end": {"storage": …}}
+
+The version is None for a match that publishes none.
 """
 
 import contextlib
@@ -22,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from isosim.domains.store import DomainStore
-from isosim.encoders.store import EncoderStore
+from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import Conflict, IsosimError
 from isosim.jobs.job import Job
+from isosim.jobs.matches import MatchStore
 from isosim.jobs.requirements import Allowance
 from isosim.jobs.store import JobStore
 from isosim.observability import logs
@@ -118,16 +121,16 @@ def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
     if traces is not None:
         span = traces.calibration(job.traceparent, {f"isosim.{name}": value for name, value in what.items()})
     about.set({"job": job.id} | (span.ids if span is not None else {}))
-    log.info("calibration begins", extra={"facts": what | {"labels": request.labels, "attempt": job.attempt}})
+    log.info("%s begins", kind_of(job), extra={"facts": what | {"labels": request.labels, "attempt": job.attempt}})
     began = time.perf_counter()
     try:
-        end = calibrate(settings, jobs, job, link, Reporter(link, span))
+        end = (match if request.match else calibrate)(settings, jobs, job, link, Reporter(link, span))
     except Exception as error:  # any error must end the job, and its record must give the reason
         # Without the error's words, which may quote the text; the job's record has them for its owner.
         level = logging.ERROR if isinstance(error, IsosimError | OSError) else logging.CRITICAL
         log.log(level, "job %s failed", job.id, exc_info=True)
         end = reason(error, settings)
-    tell(end, span, time.perf_counter() - began)
+    tell(kind_of(job), end, span, time.perf_counter() - began)
     if traces is not None:
         traces.close(LAST_SPANS)
     link.send(end=end)
@@ -145,26 +148,60 @@ def reason(error: Exception, settings: Settings) -> dict[str, str]:
     return {"error": message}
 
 
-def tell(end: dict[str, Any], span: "JobSpan | None", seconds: float) -> None:
+def kind_of(job: Job) -> str:
+    return "match" if job.request.match else "calibration"
+
+
+def tell(kind: str, end: dict[str, Any], span: "JobSpan | None", seconds: float) -> None:
     """Logs how an attempt has ended, and ends its span."""
     succeeded = "version" in end
     status = "succeeded" if succeeded else "failed" if "error" in end else "given back"
     facts: Facts = {"status": status, "seconds": round(seconds, 2)}
-    if succeeded:
+    if end.get("version") is not None:
         facts |= {"version": end["version"], "promoted": bool(end["promoted"])}
-    log.log(logging.INFO if succeeded else logging.ERROR, "calibration ended", extra={"facts": facts})
+    log.log(logging.INFO if succeeded else logging.ERROR, "%s ended", kind, extra={"facts": facts})
     if span is not None:
         span.end({f"isosim.{name}": value for name, value in facts.items()}, None if succeeded else status)
 
 
 def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Reporter) -> dict[str, Any]:
     domains = DomainStore(opened(settings.model_store))
-    if domains.read(job.request.domain).epoch != job.request.epoch:
-        raise Conflict(f"domain {job.request.domain!r} was deleted after this calibration began")
+    check_epoch(domains, job)
     fitted = fit(settings, jobs, job, domains, reporter)
     link.ask_to_publish()
     published = fitted.publish(domains, job)
     return {"version": published.version, "promoted": published.promoted, "report": published.report}
+
+
+def check_epoch(domains: DomainStore, job: Job) -> None:
+    """Raises Conflict if the domain was deleted after the job was posted."""
+    if domains.read(job.request.domain).epoch != job.request.epoch:
+        raise Conflict(f"domain {job.request.domain!r} was deleted after this {kind_of(job)} began")
+
+
+def match(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Reporter) -> dict[str, Any]:
+    from isosim.fitting.matching import match_job  # noqa: PLC0415 - loads torch, after `Link.start`
+
+    blobs = opened(settings.model_store)
+    domains, encoder = DomainStore(blobs), encoder_of(settings, job)
+    sending = Allowance(encoder.id, settings.max_remote_texts)
+    with jobs.posted(job) as posted:
+        files = posted.rows()
+        made = match_job(job.request, files, encoder, domains, reporter, threads=settings.threads, sending=sending)
+        check_epoch(domains, job)
+        link.ask_to_publish()
+        version, promoted = None, False
+        if job.request.match is not None and job.request.match.scale == "new" and made.scale.fit is not None:
+            published = made.scale.fit.publish(domains, job)
+            version, promoted = published.version, published.promoted
+            made.scale.facts.update(domain=job.request.domain, version=version)
+        MatchStore(blobs, settings.keep_results).publish(job, files, made.found, made.scale.model, made.vectors)
+    return {"version": version, "promoted": promoted, "report": made.report | {"notices": made.notices}}
+
+
+def encoder_of(settings: Settings, job: Job) -> EncoderArtifact:
+    store = EncoderStore.at(settings.model_store, settings.seed_store)
+    return store.find(f"{job.request.encoder_id}@{job.request.encoder}")
 
 
 def fit(settings: Settings, jobs: JobStore, job: Job, domains: DomainStore, reporter: Reporter) -> "Fit":
@@ -172,9 +209,7 @@ def fit(settings: Settings, jobs: JobStore, job: Job, domains: DomainStore, repo
     from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415 - loads torch, after `Link.start`
     from isosim.jobs.vector_files import NpyFile  # noqa: PLC0415
 
-    encoder = EncoderStore.at(settings.model_store, settings.seed_store).find(
-        f"{job.request.encoder_id}@{job.request.encoder}"
-    )
+    encoder = encoder_of(settings, job)
     sending = Allowance(encoder.id, settings.max_remote_texts)
     with jobs.posted(job) as posted:
         vectors = None if posted.vectors is None else NpyFile(posted.vectors, "the posted vectors")

@@ -31,6 +31,7 @@ from isosim.domains.store import DomainStore
 from isosim.errors import IsosimError, JobCancelled
 from isosim.jobs.hints import NoHints, RedisHints
 from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.matches import MatchStore
 from isosim.jobs.pulse import Pulse
 from isosim.jobs.store import SILENCE, Attempt, JobStore
 from isosim.observability.logs import about
@@ -47,6 +48,7 @@ LOOK = 1.0  # s between looks for jobs in a folder
 DISTANT_LOOKS = (5.0, 15.0)  # in a bucket: while there are open jobs, whose workers might fall silent; without any
 STORAGE_REST = 10.0  # s for each attempt so far, in which a worker takes no job after storage has failed
 PATIENCE = 600.0  # s that a worker tries to record how a job ended
+RESULTS_SWEPT = 600.0  # s between looks for results of matches that nobody uses any more
 EXIT = 5.0  # s in which a process ends that has closed its socket
 WARM = 60.0  # s that a child waits for the next job; it holds about 300 MB
 LAST_WORDS = 5.0  # s for giving back a job when the API process has ended
@@ -129,6 +131,7 @@ class Worker:
         self._waiting: tuple[Child, float] | None = None  # a child that may take the next job, and until when
         self._until: float | None = None  # when the running job is given back; None: this worker was not told to stop
         self._failing = False  # whether the last access of the store failed
+        self.results, self._swept = MatchStore(jobs.blobs, settings.keep_results), -math.inf
 
     @property
     def stopping(self) -> bool:
@@ -160,6 +163,7 @@ class Worker:
             elif burst:
                 return
             else:
+                self._sweep_results()
                 self._rest(self._until_next_look())
 
     def _claim(self, only: str | None = None) -> Attempt | None:
@@ -196,7 +200,9 @@ class Worker:
         return None
 
     def _published(self, job: Job) -> dict[str, Any] | None:
-        """The outcome of a job whose version an earlier attempt has published; None if none has."""
+        """The outcome of a job whose version or result an earlier attempt has published; None if none has."""
+        if job.request.match is not None:  # its next attempt writes the same result again
+            return None
         name, report = job.request.domain, None
         with contextlib.suppress(IsosimError):  # the next attempt fails at it, and says why
             domain = self.domains.read(name)
@@ -327,11 +333,11 @@ class Worker:
             log.error("job %s is given back, because storage failed: %s", job.id, storage)
             self._settle(partial(attempt.give_back, f"storage failed ({storage})"))
             self._rest(STORAGE_REST * job.attempt, hints=False)  # it may recover
-        elif version is None:
+        elif error is not None:
             self._settle(partial(attempt.end, Status.FAILED, error=error))
         else:
             facts = outcome(job, version, report, promoted=promoted)
-            if self._settle(partial(attempt.end, Status.SUCCEEDED, **facts)):
+            if self._settle(partial(attempt.end, Status.SUCCEEDED, **facts)) and version is not None:
                 self._tidy(job.request.domain)
 
     def _settle(self, write: Callable[[], object]) -> bool:
@@ -359,6 +365,16 @@ class Worker:
         except (IsosimError, OSError):
             log.exception("old versions of domain %s or old job records could not be deleted", domain)
 
+    def _sweep_results(self) -> None:
+        """Removes results of matches that were not used for too long, once in RESULTS_SWEPT at most."""
+        if time.monotonic() - self._swept < RESULTS_SWEPT:
+            return
+        self._swept = time.monotonic()
+        try:
+            self.results.sweep()
+        except (IsosimError, OSError) as error:
+            log.warning("results of matches cannot be swept: %s", error)
+
 
 def environment(settings: Settings) -> dict[str, str]:
     """The environment of a child, which reads its settings only from there. The command line may have given others."""
@@ -366,11 +382,12 @@ def environment(settings: Settings) -> dict[str, str]:
     return os.environ | {name: str(store) for name, store in stores.items() if store is not None}
 
 
-def outcome(job: Job, version: int, report: dict[str, Any] | None, *, promoted: bool) -> dict[str, Any]:
-    """The facts of a job that has succeeded. A notice about labels in the report becomes one of the job's notices."""
-    labels = (report or {}).get("labels") or {}
-    notices = [*job.notices, labels["notice"]] if "notice" in labels else job.notices
-    return {"version": version, "promoted": promoted, "report": report, "notices": notices}
+def outcome(job: Job, version: int | None, report: dict[str, Any] | None, *, promoted: bool) -> dict[str, Any]:
+    """The facts of a job that has succeeded. Notices in the report become the job's."""
+    facts = dict(report or {})
+    labels = facts.get("labels") or {}
+    notices = [*job.notices, *facts.pop("notices", []), *([labels["notice"]] if "notice" in labels else [])]
+    return {"version": version, "promoted": promoted, "report": facts if report else report, "notices": notices}
 
 
 def ended_with(code: int, stage: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import importlib.util
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from itertools import islice
@@ -43,7 +43,7 @@ from isosim.errors import (
     Unavailable,
 )
 from isosim.jobs.intake import Intake, Limits, brought_by, check_enough
-from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.job import Job, JobRequest
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
 from isosim.jobs.store import JobStore, OpenJob, owner_name
@@ -226,7 +226,7 @@ async def list_jobs(
 
 def listed(jobs: JobStore, grant: Grant, limit: int) -> Response:
     """The answer as JSON; called in a thread, because reading the records of 1,000 jobs takes a second."""
-    mine = (job for job in jobs.newest() if grant.may_use(job.request.domain))
+    mine = (job for job in jobs.newest() if job.request.match is None and grant.may_use(job.request.domain))
     return json_response({"jobs": [state(job).model_dump() for job in islice(mine, limit)]})
 
 
@@ -245,20 +245,28 @@ async def get_job(job: JobDep) -> JobState:
 async def job_events(job: JobDep, service: ServiceDep, trace: TraceDep) -> StreamingResponse:
     """Server-sent events with the job's state at each change. The stream ends when the job ends, or when the server
     stops. A comment every 15 s keeps the connection open."""
-    stream = events(service, trace.grant, job.id)
+    return await event_stream(service, trace.grant, job.id, state)
+
+
+Show = Callable[[Job], BaseModel]
+
+
+async def event_stream(service: Service, grant: Grant, job_id: str, show: Show) -> StreamingResponse:
+    """The states of a job as server-sent events. Raises Overloaded if all places for streams are taken, or this key's
+    share of them."""
+    stream = events(service, grant, job_id, show)
     first = await anext(stream)  # takes the stream's place before the answer begins
     return StreamingResponse(
         continued(first, stream), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
     )
 
 
-async def events(service: Service, grant: Grant, job_id: str) -> AsyncGenerator[bytes]:
-    """Raises Overloaded if all places for streams are taken, or this key's share of them."""
+async def events(service: Service, grant: Grant, job_id: str, show: Show) -> AsyncGenerator[bytes]:
     streams = service.event_streams
-    remedy = f"GET /calibrate/{job_id} also gives the job's state"
+    remedy = f"ask for the state of job {job_id} instead"
     streams.check(grant, service.share(streams.most), "event streams are open", remedy)
     with streams.taken(grant):
-        async for event in changes(service, job_id):
+        async for event in changes(service, job_id, show):
             yield event
 
 
@@ -269,17 +277,18 @@ async def continued(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncIterator[
             yield event
 
 
-async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
+async def changes(service: Service, job_id: str, show: Show) -> AsyncIterator[bytes]:
     last, sent = None, time.monotonic()
     while True:
-        now = state(await service.job_reads(service.jobs.read, job_id))
+        job = await service.job_reads(service.jobs.read, job_id)
+        now = show(job)
         if now != last:
             yield b"event: state\ndata: " + orjson.dumps(now.model_dump()) + b"\n\n"
             last, sent = now, time.monotonic()
         elif time.monotonic() - sent > KEEP_ALIVE_SECONDS:
             yield b": alive\n\n"
             sent = time.monotonic()
-        if Status(now.status).ended or service.phase is not Phase.SERVING:
+        if job.status.ended or service.phase is not Phase.SERVING:
             return
         await asyncio.sleep(DISTANT_EVENT_SECONDS if service.jobs.distant else EVENT_SECONDS)
 
@@ -408,10 +417,17 @@ async def read_json_body(request: Request, service: Service) -> bytes:
 
 
 async def accept(
-    service: Service, trace: Trace, wanted: JobRequest, spool: Spool, notices: list[str], idempotency_key: str | None
+    service: Service,
+    trace: Trace,
+    wanted: JobRequest,
+    spool: Spool,
+    notices: list[str],
+    idempotency_key: str | None,
+    route: str = "/calibrate",
+    **facts: Any,
 ) -> Response:
     """Creates a job from the spooled input and answers 202. If the request repeats an idempotency key, the answer names
-    the job of the first request.
+    the job of the first request. `route` has the job's state; `facts` are added to the answer.
 
     Each API key has its own idempotency keys, so that callers cannot use or discover those of others.
 
@@ -446,8 +462,8 @@ async def accept(
     except asyncio.CancelledError:  # the caller has left; the spool, which is being read, must stay open
         await asyncio.wait([creation])
         raise
-    accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
-    return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
+    accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value, **facts}
+    return json_response(accepted, 202, {"Location": f"{route}/{job.id}"})
 
 
 async def accepted_before(service: Service, trace: Trace, idempotency_key: str | None) -> bool:

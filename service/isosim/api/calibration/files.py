@@ -173,26 +173,40 @@ async def read_body(
         else:
             file = await stack.enter_async_context(temporary(service, trace.grant))
         await store(request, file, size, "a random sample of 20,000 sentences is enough")
-        whole, left = held_whole(file), threading.Event()
+        return await read_stored(service, trace, file, reading, JSON_GROWTH * size, lines, vectors)
 
-        def read() -> dict[str, Any]:
-            limits = Limits(
-                settings.max_characters,
-                settings.max_calibration_sentences,
-                JSON_GROWTH * size,
-                memory_of_reader(memory_left(), whole=whole),
-            )
-            return read_isolated(file, reading, limits, lines, left, vectors=vectors)
 
-        with one_of_few(service, trace.grant):
-            unwatch = trace.watch(left.set)
-            try:
-                async with service.whole_files if whole else nullcontext():
-                    return await asyncio.to_thread(read)
-            finally:
-                # Tells the thread to end its child process. Cancelling this task stops neither thread nor child.
-                left.set()
-                unwatch()
+async def read_stored(
+    service: Service,
+    trace: Trace,
+    file: BinaryIO,
+    reading: Reading,
+    most: int,
+    lines: BinaryIO | None,
+    vectors: BinaryIO | None = None,
+) -> dict[str, Any]:
+    """Reads a file that has arrived, in a child process that writes at most `most` bytes. Returns and raises what
+    `read_body` does."""
+    settings, whole, left = service.settings, held_whole(file), threading.Event()
+
+    def read() -> dict[str, Any]:
+        limits = Limits(
+            settings.max_characters,
+            settings.max_calibration_sentences,
+            most,
+            memory_of_reader(memory_left(), whole=whole),
+        )
+        return read_isolated(file, reading, limits, lines, left, vectors=vectors)
+
+    with one_of_few(service, trace.grant):
+        unwatch = trace.watch(left.set)
+        try:
+            async with service.whole_files if whole else nullcontext():
+                return await asyncio.to_thread(read)
+        finally:
+            # Tells the thread to end its child process. Cancelling this task stops neither thread nor child.
+            left.set()
+            unwatch()
 
 
 def memory_of_reader(left: int | None, *, whole: bool) -> int:

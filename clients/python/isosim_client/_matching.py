@@ -1,0 +1,286 @@
+"""Calls about matches. The arguments are documented at the methods of `Client`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ._answers import Judged, Match, Matches, PairsToJudge
+from ._call import Call, IdempotencyKey, answer, given, keyed, many, nothing, segment
+from ._retries import Repeat
+from ._upload import ANY_FILE, Source, Upload
+
+
+class Form:
+    """One or two files as `multipart/form-data`, generated while it is sent. The parts are named a and b."""
+
+    def __init__(self, parts: Mapping[str, Source]) -> None:
+        """Raises TypeError as `Upload` does."""
+        self._boundary = uuid.uuid4().hex
+        self.content_type = f"multipart/form-data; boundary={self._boundary}"
+        self._parts = {name: Upload(source) for name, source in parts.items()}
+
+    @property
+    def spent(self) -> bool:
+        return any(part.spent for part in self._parts.values())
+
+    def chunks(self) -> Iterator[bytes]:
+        for name, part in self._parts.items():
+            head = f'content-disposition: form-data; name="{name}"; filename="{part.name}"'
+            yield f"--{self._boundary}\r\n{head}\r\ncontent-type: {ANY_FILE}\r\n\r\n".encode()
+            yield from part.chunks()
+            yield b"\r\n"
+        yield f"--{self._boundary}--\r\n".encode()
+
+
+def start_match(
+    a: Source,
+    b: Source | None = None,
+    *,
+    domain: str | None = None,
+    column: str | int | None = None,
+    column_b: str | int | None = None,
+    charset: str | None = None,
+    sheet: str | None = None,
+    header: bool | None = None,
+    force: bool = False,
+    seed: int = 0,
+    idempotency_key: IdempotencyKey = True,
+) -> Call[Match]:
+    """Posts the texts of one file or of two; a background job finds their pairs that mean the same.
+
+    Args:
+        a, b: iterables of texts, or `pathlib.Path`s to files, as for `calibrate`. Without `b`, the duplicates of `a`
+            are found; with it, the texts of `b` that mean the same as those of `a`.
+        domain: whose scale the similarities get. Default: a scale of their own, fitted to the texts, which is kept with
+            the match. The name of a domain that does not exist yet keeps that scale as a new domain.
+        column, column_b: name or number of the column with the texts; `column_b` of the second file, if it differs.
+        charset, sheet, header, force: as for `calibrate`, for both files.
+        seed: seed of the random numbers.
+        idempotency_key: as for `calibrate`.
+
+    Returns:
+        The accepted match, which runs in the background; `wait` returns its final state.
+
+    Raises:
+        EmptyInput, InvalidInput: no text, too many rows, a table without `column`, or an invalid line.
+        TooLarge: more bytes than the server accepts. NotFound: no such version of the domain.
+        Unavailable: no worker runs jobs on this server. Overloaded: too many jobs wait, or too many results are kept.
+        OSError: a file cannot be read.
+
+    Example:
+        >>> from pathlib import Path
+        >>> match = client.start_match(Path("new.csv"), Path("known.csv"), column="question")
+        >>> match.status
+        'queued'
+    """
+    parts = {"a": a} if b is None else {"a": a, "b": b}
+    words = {"header": header, "force": force or None}
+    query = given(
+        domain=domain, column=column, column_b=column_b, charset=charset, sheet=sheet, seed=seed,
+        **{name: None if value is None else str(value).lower() for name, value in words.items()},
+    )  # fmt: skip
+    return Call(
+        method="POST", path="matches", query=query, upload=Form(parts), parse=answer(Match), **keyed(idempotency_key)
+    )
+
+
+def path_of(match: Match | str) -> str:
+    return f"matches/{segment(match.id if isinstance(match, Match) else match)}"
+
+
+def match_state(
+    match: Match | str,
+    *,
+    precision: float | None = None,
+    fmr: float | None = None,
+    false_hit_rate: float | None = None,
+    similarity: float | None = None,
+    threshold: str | None = None,
+    confidence: float | None = None,
+) -> Call[Match]:
+    """The state of a match. Once it has succeeded, `answer` says how many pairs reach a target and what they are worth.
+
+    Args:
+        match: the match or its id.
+        precision: share of matches among the pairs that pass; needs judged pairs.
+        fmr: false-match rate among random pairs. false_hit_rate: share of texts of `a` whose best wrong match passes.
+        similarity: the threshold itself. threshold: name of a threshold that is saved in the domain.
+        confidence: 0.95: the bound of the interval reaches the target, instead of its middle.
+
+    Raises:
+        NotFound: no such match, or its result was removed. Conflict: a precision is asked for, and too few pairs are
+            judged. InvalidInput: no threshold reaches the target, or several targets are given.
+
+    Example:
+        >>> newest = client.matches()[0]
+        >>> answer = client.match_state(newest, similarity=0.9).answer
+        >>> answer.passing, answer.precision
+        (113, 0.91)
+    """
+    query = given(
+        precision=precision, fmr=fmr, false_hit_rate=false_hit_rate, similarity=similarity, threshold=threshold,
+        confidence=confidence,
+    )  # fmt: skip
+    return Call(method="GET", path=path_of(match), query=query, parse=answer(Match))
+
+
+def matches() -> Call[tuple[Match, ...]]:
+    """The matches that this API key has posted, newest first.
+
+    Example:
+        >>> [match.status for match in client.matches()]
+        ['succeeded']
+    """
+    return Call(method="GET", path="matches", parse=lambda value: answer(Matches)(value).matches)
+
+
+def delete_match(match: Match | str) -> Call[None]:
+    """Cancels a match, or removes its texts, pairs and judgements. Raises NotFound, or Conflict if it is publishing.
+
+    Example:
+        >>> newest = client.matches()[0]
+        >>> client.delete_match(newest)
+    """
+    return Call(method="DELETE", path=path_of(match), parse=nothing, repeat=Repeat.IF_REFUSED)
+
+
+def pairs_to_judge(match: Match | str, count: int = 50, *, precision: float | None = None) -> Call[PairsToJudge]:
+    """The pairs whose judgement tells most about a precision: some above and some below its threshold.
+
+    Raises:
+        NotFound: no such match. Conflict: it has not succeeded.
+
+    Example:
+        >>> newest = client.matches()[0]
+        >>> for pair in client.pairs_to_judge(newest, 1).pairs:
+        ...     print(pair.pair, pair.a, "|", pair.b)
+        17 The printer is jammed. | Paper stuck in the printer.
+    """
+    query = given(count=count, precision=precision)
+    return Call(method="GET", path=f"{path_of(match)}/label", query=query, parse=answer(PairsToJudge))
+
+
+def judge(match: Match | str, labels: Iterable[tuple[int, int | None] | tuple[str, str, int]]) -> Call[Judged]:
+    """Judges pairs of a match; a later judgement on the same pair replaces the earlier one.
+
+    Args:
+        labels: (number of the pair, label) or (text, text, label); the label is 1 for a match, 0 for no match. With a
+            number it may be None, which removes a judgement.
+
+    Raises:
+        InvalidInput: there is no pair with this number. NotFound: no such match. Conflict: it has not succeeded.
+
+    Example:
+        >>> newest = client.matches()[0]
+        >>> client.judge(newest, [(17, 1), (3, 0)]).judged
+        2
+    """
+    body = [dict(zip(("pair", "label") if len(one) == 2 else ("a", "b", "label"), one, strict=True))
+            for one in many(labels, "labels", "(pair, label)")]  # fmt: skip
+    return Call(method="POST", path=f"{path_of(match)}/labels", body={"labels": body}, parse=answer(Judged))
+
+
+@dataclass(frozen=True)
+class Download:
+    """A result to be read in pieces."""
+
+    call: Call[Any]
+
+
+def result(
+    match: Match | str,
+    *,
+    form: str = "pairs",
+    format: str = "ndjson",
+    at_most: int | None = None,
+    precision: float | None = None,
+    fmr: float | None = None,
+    false_hit_rate: float | None = None,
+    similarity: float | None = None,
+    threshold: str | None = None,
+    confidence: float | None = None,
+) -> Download:
+    """The pairs that reach a target, as a file in pieces of bytes. Without a target, as many as there are texts.
+
+    Args:
+        form: `pairs` (best first), `best` (every row of `a` with its best match) or `clusters` (of one file).
+        format: `csv`, `ndjson` or `xlsx`.
+        at_most: maximum number of rows.
+        precision, fmr, false_hit_rate, similarity, threshold, confidence: as for `match_state`.
+
+    Raises:
+        As `match_state` does.
+
+    Example:
+        >>> newest = client.matches()[0]
+        >>> with open("pairs.csv", "wb") as file:
+        ...     file.writelines(client.result(newest, similarity=0.9, format="csv"))
+    """
+    query = given(
+        form=form, format=format, at_most=at_most, precision=precision, fmr=fmr, false_hit_rate=false_hit_rate,
+        similarity=similarity, threshold=threshold, confidence=confidence,
+    )  # fmt: skip
+    return Download(Call(method="GET", path=f"{path_of(match)}/result", query=query, parse=nothing))
+
+
+@dataclass(frozen=True)
+class Matching:
+    """A match to be started, waited for and read."""
+
+    start: Call[Match]
+    view: Mapping[str, Any]  # arguments of `result`
+
+
+def match(
+    a: Source,
+    b: Source | None = None,
+    *,
+    domain: str | None = None,
+    column: str | int | None = None,
+    column_b: str | int | None = None,
+    form: str = "pairs",
+    at_most: int | None = None,
+    fmr: float | None = None,
+    false_hit_rate: float | None = None,
+    similarity: float | None = None,
+) -> Matching:
+    """Yields the pairs of texts that mean the same, best first: in one file, or between two.
+
+    Starts a match, waits until it has succeeded, and reads its pairs: those that reach the target, or as many as there
+    are texts. The match stays on the server for a day; `start_match`, `judge` and `result` use it again.
+
+    Args:
+        a, b, domain, column, column_b: as for `start_match`. form, at_most: as for `result`.
+        fmr, false_hit_rate, similarity: as for `match_state`.
+
+    Yields:
+        Dictionaries with row_a, row_b, text_a, text_b, similarity, percentile, probability and the other columns.
+
+    Raises:
+        JobFailed, JobCancelled: the match ended without a result. Otherwise as `start_match` and `match_state`.
+
+    Example:
+        >>> texts = ["Printer is jammed.", "I cannot log in.", "Paper stuck in the printer."]
+        >>> for pair in client.match(texts, at_most=1):
+        ...     print(pair["text_a"], "|", pair["text_b"])
+        Printer is jammed. | Paper stuck in the printer.
+    """
+    view = {
+        "form": form, "at_most": at_most, "fmr": fmr, "false_hit_rate": false_hit_rate, "similarity": similarity,
+    }  # fmt: skip
+    return Matching(start_match(a, b, domain=domain, column=column, column_b=column_b), view)
+
+
+class Lines:
+    """Splits pieces of NDJSON into values."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        yield from map(json.loads, filter(None, lines))

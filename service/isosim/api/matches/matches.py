@@ -1,0 +1,540 @@
+"""Matches: post one file or two, follow the job, read its pairs for a target, judge pairs."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Annotated, Any, BinaryIO, TypeVar
+
+import orjson
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import TypeAdapter
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from isosim.api.bodies import body_of
+from isosim.api.calibration.calibrate import (
+    accept,
+    check_no_query,
+    check_room,
+    checked_options,
+    event_stream,
+    megabytes,
+    read_json_body,
+    spooling,
+    target_encoder,
+)
+from isosim.api.calibration.files import (
+    FILE,
+    FILE_TYPES,
+    JSON_GROWTH,
+    ReadingDep,
+    check_no_form,
+    content_type,
+    one_of_few,
+    read_stored,
+    sent,
+    store,
+    temporary,
+)
+from isosim.api.matches.schemas import (
+    DOMAIN,
+    Answer,
+    Judged,
+    MatchAccepted,
+    Matches,
+    MatchOptions,
+    MatchRequest,
+    MatchState,
+    PairLabel,
+    PairLabels,
+    PairsToJudge,
+    PairToJudge,
+    Source,
+)
+from isosim.api.matches.views import Ask, Form, View
+from isosim.api.matches.writing import MEDIA, FileType, written
+from isosim.api.policy import needs
+from isosim.api.requests import JobId, JsonBody, TraceDep, documented, json_response, resolve
+from isosim.api.scoring.request import listed
+from isosim.api.state import Service, ServiceDep
+from isosim.api.trace import Trace
+from isosim.api.validation import parse_json
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import EmptyInput, InvalidInput, NotFound, Overloaded, TooLarge
+from isosim.jobs.job import Job, JobRequest, MatchInput
+from isosim.jobs.matches import Judgements, Result, check_ended
+from isosim.jobs.posted import Spool
+from isosim.jobs.requirements import FEWEST_SENTENCES
+from isosim.jobs.sandbox import Reading
+from isosim.jobs.tables import kind_of_name
+from isosim.matching.drawing import draw
+from isosim.scoring.advice import Target, unknown_threshold
+from isosim.scoring.calibration import DEFAULT, DomainRef
+from isosim.threads import LONG
+
+T = TypeVar("T")
+
+router = APIRouter(prefix="/matches", tags=["matches"])
+READ = [needs("read")]
+
+MOST_ROWS = 200_000  # rows of both files together: their vectors and the search take 1 GB of a worker's memory
+FULL_POSTS = 25  # results may keep the bytes of this many posts of ISOSIM_MAX_CALIBRATION_BYTES
+TOKENS_A_SECOND = 6000.0  # that two cores of a CPU encode (loadtest/README.md)
+PAIRS_A_SECOND = 1e8  # that they compare
+FIT = 6.0  # s for a scale
+MOST_TO_JUDGE = 1000
+
+BODY = body_of(
+    MatchRequest,
+    {
+        "multipart/form-data": {
+            "type": "object",
+            "required": ["a"],
+            "properties": {"a": FILE, "b": FILE},
+            "description": "one file, to find its duplicates, or two; options go in the query",
+        },
+        "text/plain": {"type": "string", "description": "one text in each line, to find its duplicates"},
+        "application/x-ndjson": {"type": "string"},
+        **FILE_TYPES,
+    },
+)
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=MatchAccepted,
+    dependencies=[needs("read", body="files")],
+    openapi_extra=BODY,
+    responses=documented(400, 404, 409, 413, 415, 422),
+)
+async def match(
+    request: Request,
+    service: ServiceDep,
+    trace: TraceDep,
+    reading: ReadingDep,
+    domain: Annotated[str | None, Query(description=DOMAIN)] = None,
+    column_b: Annotated[
+        str | None, Query(max_length=1000, description="column of the second file; default: that of the first")
+    ] = None,
+    seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
+) -> Response:
+    """Starts a job that finds the pairs of texts that mean the same: in one file, or between two files."""
+    await check_room(service, trace)
+    kind, _ = content_type(request)
+    async with spooling(service, trace) as spool:
+        reading = replace(reading, give="texts")
+        if kind == "application/json":
+            check_no_query(request, ["multipart/form-data", "text/plain", "application/octet-stream"])
+            body = await read_json_body(request, service)
+            async with service.parsing_json:
+                posted = await asyncio.to_thread(parse_json, MATCH_REQUEST, body)
+                facts = await asyncio.to_thread(take_lists, service, spool, posted)
+            options: MatchOptions = posted
+        else:
+            options = checked_options(MatchOptions, {"domain": domain, "seed": seed})
+            facts = await read_files(request, service, trace, kind, reading, column_b, spool)
+        rows = [one["sentences"] for one in facts]
+        if sum(rows) > MOST_ROWS:
+            raise InvalidInput(f"the files have {sum(rows):,} rows with text; a match takes at most {MOST_ROWS:,}")
+        estimate = seconds(spool, rows)
+        scale, wanted = await scale_of(service, trace, options)
+        distinct = sum(one["distinct"] for one in facts)
+        if scale == "new" and distinct < FEWEST_SENTENCES:
+            raise InvalidInput(
+                f"domain: a new one needs {FEWEST_SENTENCES} distinct sentences, and {distinct} were posted; leave "
+                "out domain"
+            )
+        wanted = replace(
+            wanted,
+            seed=options.seed,
+            sentences=sum(rows),
+            match=MatchInput(scale, tuple(rows), tuple(tuple(one["other_columns"]) for one in facts), estimate),
+        )
+        await service.store(check_results, service, trace)
+        notices = [notice for one in facts for notice in one["notices"]]
+        return await accept(service, trace, wanted, spool, notices, idempotency_key, "/matches", seconds=estimate)
+
+
+MATCH_REQUEST = TypeAdapter(MatchRequest)
+
+
+def take_lists(service: Service, spool: Spool, body: MatchRequest) -> list[dict[str, Any]]:
+    """Spools the lists of a JSON body. Raises InvalidInput or EmptyInput, naming the entry."""
+    facts = []
+    for name, texts, file in (("a", body.a, spool.lines), ("b", body.b, spool.second)):
+        if texts is None:
+            continue
+        checked = listed(texts, name, service, MOST_ROWS)
+        file.writelines(orjson.dumps([row, text.strip(), []]) + b"\n" for row, text in enumerate(checked, 1))
+        file.flush()
+        facts.append({"sentences": len(texts), "distinct": len(set(texts)), "other_columns": [], "notices": []})
+    return facts
+
+
+async def read_files(
+    request: Request, service: Service, trace: Trace, kind: str, reading: Reading, column_b: str | None, spool: Spool
+) -> list[dict[str, Any]]:
+    """Reads the posted file, or those of a form, into the spool."""
+    if kind != "multipart/form-data":
+        check_no_form(kind, "matches")
+        async with temporary(service, trace.grant) as file:
+            await store(request, file, service.settings.max_calibration_bytes, MATCH_LESS)
+            return [await read_one(service, trace, file, reading, spool.lines)]
+    async with posted_form(request, service, trace) as files:
+        facts = [await read_one(service, trace, files["a"], named(reading, files["a"]), spool.lines)]
+        if "b" in files:
+            other = replace(named(reading, files["b"]), column=column_b or reading.column)
+            facts.append(await read_one(service, trace, files["b"], other, spool.second))
+        return facts
+
+
+MATCH_LESS = "match a part of it"
+
+
+async def read_one(
+    service: Service, trace: Trace, file: UploadFile | BinaryIO, reading: Reading, out: BinaryIO
+) -> dict[str, Any]:
+    content = file.file if isinstance(file, UploadFile) else file
+    size = os.fstat(content.fileno()).st_size
+    if size > service.settings.max_calibration_bytes:
+        raise TooLarge(f"the file is larger than {service.settings.max_calibration_bytes:,} bytes; {MATCH_LESS}")
+    most = JSON_GROWTH * service.settings.max_calibration_bytes
+    facts = await read_stored(service, trace, content, reading, most, out)
+    if not facts["sentences"]:
+        raise EmptyInput(f"no row has a text in column {facts['column']!r}")
+    return facts
+
+
+def named(reading: Reading, file: UploadFile) -> Reading:
+    """How to read a file of a form: its name tells the format, unless the query does."""
+    return replace(reading, kind=reading.kind or kind_of_name(file.filename or ""))
+
+
+@asynccontextmanager
+async def posted_form(request: Request, service: Service, trace: Trace) -> AsyncIterator[dict[str, UploadFile]]:
+    """The files of a form, on disk. Raises InvalidInput if the form has other fields, or no file `a`."""
+    places = service.temporary_files
+    places.check(trace.grant, service.share(places.most, 2), "files are arriving", "send them again later")
+    with places.taken(trace.grant):
+        parser = MultiPartParser(request.headers, request.stream(), max_files=2, max_fields=1)
+        parser.spool_max_size = 0  # so that each file has a descriptor, which the reader's process gets
+        try:
+            form = await parser.parse()
+        except (MultiPartException, KeyError) as error:  # KeyError: the content type names no boundary
+            raise InvalidInput(f"the form cannot be read: {error}") from None
+        try:
+            files = {name: value for name, value in form.multi_items() if isinstance(value, UploadFile)}
+            if "a" not in files or not files.keys() <= {"a", "b"} or len(form.multi_items()) > len(files):
+                raise InvalidInput(
+                    "a form has the file a, and for a match between two files also b: -F a=@new.csv -F b=@known.csv; "
+                    "options go in the query"
+                )
+            for file in files.values():
+                await asyncio.to_thread(rolled, file)
+            yield files
+        finally:
+            await form.close()
+
+
+def rolled(file: UploadFile) -> None:
+    getattr(file.file, "rollover", lambda: None)()  # an empty file is not on disk yet
+    file.file.flush()
+    file.file.seek(0)
+
+
+def seconds(spool: Spool, rows: list[int]) -> float:
+    """Rough estimate of a job's run time on two cores: embedding takes most of it. A token has about four bytes."""
+    tokens = spool.size / 4 + 4 * sum(rows)
+    pairs = rows[0] * rows[-1] / (2 if len(rows) == 1 else 1)
+    return round(tokens / TOKENS_A_SECOND + pairs / PAIRS_A_SECOND + FIT, 1)
+
+
+async def scale_of(service: Service, trace: Trace, options: MatchOptions) -> tuple[str, JobRequest]:
+    """Where the scale of a match comes from (`MatchInput.scale`), and a request that names domain and encoder.
+
+    Raises:
+        Forbidden: the key may not use the domain, or may not make a new one.
+    """
+    if options.domain is None:
+        trace.grant.check_domain(DEFAULT)
+        return "posted", request_of(DEFAULT, (await target_encoder(service, DEFAULT, "answering")).artifact)
+    ref = DomainRef.parse(options.domain)
+    trace.grant.check_domain(ref.name)
+    record = await service.store(service.domains.read, ref.name)
+    if ref == DomainRef(ref.name) and ref.name != DEFAULT and not record.versions:
+        trace.grant.check_scope("calibrate")
+        return "new", request_of(ref.name, (await target_encoder(service, ref.name, "answering")).artifact)
+    calibration, encoder = await resolve(service, trace, ref)
+    base = calibration.version or None
+    return "domain", replace(request_of(ref.name, encoder.artifact), base=base)
+
+
+def request_of(domain: str, encoder: EncoderArtifact) -> JobRequest:
+    if encoder.kind == "vectors":
+        raise InvalidInput(f"encoder {encoder.id} computes no vectors, and a match needs those of its texts")
+    return JobRequest(domain, encoder.digest, encoder.id)
+
+
+def check_results(service: Service, trace: Trace) -> None:
+    """Raises Overloaded if the results of this key keep too many bytes."""
+    room = service.share(FULL_POSTS * service.settings.max_calibration_bytes)
+    held = service.results.held(trace.grant.id)
+    if held >= room:
+        raise Overloaded(
+            f"the results of earlier matches hold {megabytes(held)}; the limit is {megabytes(room)}; remove one: "
+            "DELETE /matches/{job}",
+            retry_after=60,
+        )
+
+
+# Reading
+
+
+async def own_match(job_id: JobId, service: ServiceDep, trace: TraceDep) -> Job:
+    """The match that the path names. Raises NotFound, not Forbidden, if another API key has posted it."""
+    with suppress(NotFound):
+        job = await service.job_reads(service.jobs.read, job_id)
+        if job.request.match is not None and may_read(trace, job):
+            return job
+    raise NotFound(f"no match {job_id[:64]!r}")
+
+
+MatchDep = Annotated[Job, Depends(own_match)]
+
+
+def may_read(trace: Trace, job: Job) -> bool:
+    return job.owner == trace.grant.id or "admin" in trace.grant.scopes
+
+
+async def ask_of(
+    precision: Annotated[
+        float | None, Query(gt=0, lt=1, description="share of matches among the pairs that pass; needs judged pairs")
+    ] = None,
+    fmr: Annotated[float | None, Query(description="false-match rate among random pairs of texts")] = None,
+    false_hit_rate: Annotated[
+        float | None, Query(description="share of texts of the first file whose best wrong match passes")
+    ] = None,
+    similarity: Annotated[float | None, Query(ge=-1, le=1, description="the threshold itself")] = None,
+    threshold: Annotated[
+        str | None, Query(max_length=64, description="name of a threshold saved in the domain")
+    ] = None,
+    confidence: Annotated[
+        float | None,
+        Query(ge=0.5, le=0.99, description="0.95: the bound of the interval reaches the target, instead of its middle"),
+    ] = None,
+) -> dict[str, Any]:
+    """The target that the query names. Raises InvalidInput if it names several."""
+    given = {"precision": precision, "fmr": fmr, "false_hit_rate": false_hit_rate, "similarity": similarity,
+             "threshold": threshold}  # fmt: skip
+    target = {name: value for name, value in given.items() if value is not None}
+    if len(target) > 1:
+        raise InvalidInput(f"{', '.join(target)}: give one of them")
+    if confidence is not None and target.keys() & {"similarity"}:
+        raise InvalidInput("confidence: goes with a target, not with a similarity")
+    return {**target, "confidence": confidence}
+
+
+AskDep = Annotated[dict[str, Any], Depends(ask_of)]
+
+
+def view_of(service: Service, result: Result, wanted: dict[str, Any]) -> View:
+    """Raises InvalidInput or NotFound for a target that cannot be used, and as `View` does."""
+    report, wanted = result.job.report or {}, dict(wanted)
+    confidence = wanted.pop("confidence")
+    if "threshold" in wanted:
+        domain = report["scale"]["domain"]
+        if domain is None:
+            raise InvalidInput("threshold: this match has a scale of its own, and no saved thresholds")
+        saved = service.domains.read(domain).targets
+        if wanted["threshold"] not in saved:
+            raise unknown_threshold(domain, wanted["threshold"], saved)
+        wanted = saved[wanted["threshold"]].facts
+        wanted.pop("gallery", None)
+    if "similarity" in wanted or not wanted:
+        return View(result, Ask(similarity=wanted.get("similarity"), confidence=confidence))
+    if "false_hit_rate" in wanted:
+        distinct = report["distinct"]
+        wanted["gallery"] = max(1, distinct[-1] - (len(distinct) == 1))
+    if confidence not in (None, 0.95) and "precision" not in wanted:
+        raise InvalidInput("confidence: for a rate, only 0.95 is known")
+    return View(result, Ask(Target(**wanted), confidence=confidence))
+
+
+async def read(service: Service, job: Job, look: Callable[[Result], T], *, vectors: bool = False) -> T:
+    """Opens a result in a thread, and returns what `look` sees there."""
+    check_ended(job)
+
+    def looked() -> T:
+        with service.results.opened(job, vectors=vectors) as result:
+            return look(result)
+
+    return await service.store.within(LONG, looked)
+
+
+def state(
+    job: Job, judgements: Judgements | None = None, until: str | None = None, answer: Answer | None = None
+) -> MatchState:
+    given, report = job.request.match, job.report or {}
+    assert given is not None  # noqa: S101 - the caller has seen it
+    return MatchState(
+        job=job.id, status=job.status.value, stage=job.stage, progress=job.progress, created=job.created,
+        started=job.started, finished=job.finished, error=job.error, seconds=given.seconds, notices=job.notices,
+        rows=list(given.rows),
+        columns=[list(names) for names in given.columns], encoder=job.request.encoder,
+        scale=Source(**report["scale"]) if report else None,
+        **{name: report.get(name) for name in ("distinct", "copies", "candidates", "floor", "pairs")},
+        judged=None if judgements is None else len(judgements.labels), until=until, answer=answer,
+    )  # fmt: skip
+
+
+@router.get("", response_model=Matches, dependencies=READ, responses=documented(422))
+async def list_matches(
+    service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> Response:
+    """The matches that this API key has posted (an admin's key: all), newest first."""
+
+    def listed() -> Response:
+        mine = [job for job in service.jobs.newest() if job.request.match is not None and may_read(trace, job)]
+        return json_response({"matches": [state(job).model_dump() for job in mine[:limit]]})
+
+    return await service.listings.begin(trace.grant, listed)
+
+
+@router.get("/{job_id}", dependencies=READ, responses=documented(404, 409, 422))
+async def get_match(job: MatchDep, service: ServiceDep, wanted: AskDep) -> MatchState:
+    """A match's state. Once it has succeeded: how many pairs reach a target, and, with judged pairs, how many of them
+    are expected to be false and what share of the matches they are. Without a target, as many pairs as there are texts.
+    """
+    if job.status.value != "succeeded":
+        return state(job)
+
+    def look(result: Result) -> MatchState:
+        answer = view_of(service, result, wanted).answer
+        return state(job, result.judgements, service.results.until(result.judgements), answer)
+
+    return await read(service, job, look)
+
+
+@router.get(
+    "/{job_id}/events",
+    dependencies=READ,
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
+)
+async def match_events(job: MatchDep, service: ServiceDep, trace: TraceDep) -> StreamingResponse:
+    """Server-sent events with the match's state at each change, until it ends."""
+    return await event_stream(service, trace.grant, job.id, state)
+
+
+@router.get(
+    "/{job_id}/result",
+    dependencies=READ,
+    response_class=Response,
+    responses={200: {"content": {kind: {} for kind in MEDIA.values()}}, **documented(404, 409, 422)},
+)
+async def match_result(
+    job: MatchDep,
+    service: ServiceDep,
+    trace: TraceDep,
+    wanted: AskDep,
+    form: Annotated[
+        Form,
+        Query(
+            description="pairs: the pairs that pass, best first; best: every row of the first file with its best match "
+            "if one passes; clusters: groups of rows of one file"
+        ),
+    ] = "pairs",
+    at_most: Annotated[int | None, Query(ge=0, description="number of rows")] = None,
+    file_type: Annotated[FileType, Query(alias="format")] = "ndjson",
+) -> Response:
+    """The pairs that reach a target, as a file. Without a target, as many as there are texts."""
+    async with AsyncExitStack() as stack:
+        out = await stack.enter_async_context(temporary(service, trace.grant))
+
+        def write(result: Result) -> None:
+            for piece in written(file_type, *view_of(service, result, wanted).table(form, at_most)):
+                out.write(piece)
+            out.flush()
+
+        with one_of_few(service, trace.grant):
+            await read(service, job, write, vectors=form == "clusters")
+        name = {"content-disposition": f'attachment; filename="{form}.{file_type}"', "cache-control": "no-store"}
+        return StreamingResponse(sent(stack.pop_all(), out), media_type=MEDIA[file_type], headers=name)
+
+
+@router.get("/{job_id}/label", dependencies=READ, responses=documented(404, 409, 422))
+async def pairs_to_judge(
+    job: MatchDep,
+    service: ServiceDep,
+    wanted: AskDep,
+    count: Annotated[int, Query(ge=1, le=MOST_TO_JUDGE)] = 50,
+) -> PairsToJudge:
+    """The pairs whose judgement tells most about the target: some above and some below its threshold."""
+
+    def look(result: Result) -> PairsToJudge:
+        candidates, (judged, labels) = result.found.candidates, result.judged
+        target: dict[str, Any] = {"precision": wanted["precision"]} if "precision" in wanted else {}
+        if wanted.keys() - {"confidence"} and not target:
+            target = {"threshold": view_of(service, result, wanted).threshold}
+        drawn = draw(candidates.similarity, judged, labels, count, seed=job.request.seed, **target)
+        pairs = []
+        for pair in drawn.tolist():
+            a = result.files[0][int(result.found.left.first[candidates.left[pair]])]
+            b = result.files[-1][int(result.found.right.first[candidates.right[pair]])]
+            score = float(candidates.similarity[pair])
+            pairs.append(PairToJudge(pair=pair, similarity=score, row_a=a.number, row_b=b.number, a=a.text, b=b.text))
+        return PairsToJudge(pairs=pairs, judged=len(judged))
+
+    return await read(service, job, look)
+
+
+@router.post(
+    "/{job_id}/labels",
+    dependencies=[needs("read", body="json"), JsonBody],
+    responses=documented(404, 409, 413, 415, 422),
+)
+async def judge_pairs(job: MatchDep, body: PairLabels, service: ServiceDep) -> Judged:
+    """Judges pairs of a match. A later judgement on the same pair replaces the earlier one, so this may be repeated."""
+    check_ended(job)
+    numbered = {one.pair: one.label for one in body.labels if isinstance(one, PairLabel)}
+    named = {(one.a.strip(), one.b.strip()): one.label for one in body.labels if not isinstance(one, PairLabel)}
+    unknown = 0
+    if named:
+        places = await read(service, job, lambda result: places_of(result, set(named)))
+        unknown = len(named) - len(places)
+        numbered |= {pair: named[texts] for texts, pair in places.items()}
+    judgements = await service.store(service.results.judge, job, numbered)
+    labels = judgements.labels.values()
+    return Judged(judged=len(labels), matches=sum(labels), unknown=unknown, until=service.results.until(judgements))
+
+
+def places_of(result: Result, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """The candidates with these texts. Within one file, the order of a pair's texts does not matter."""
+    one_file = len(result.files) == 1
+    texts = {text for pair in wanted for text in pair}
+    number: list[dict[str, int]] = []
+    for side, file in zip(result.found.sides, result.files, strict=True):
+        each = ((file[int(row)].text, text) for text, row in enumerate(side.first.tolist()))
+        number.append({text: place for text, place in each if text in texts})
+    pair_of: dict[tuple[int, int], tuple[str, str]] = {}
+    for a, b in wanted:
+        left, right = number[0].get(a), number[-1].get(b)
+        if left is not None and right is not None:
+            pair_of[(min(left, right), max(left, right)) if one_file else (left, right)] = (a, b)
+    candidates = result.found.candidates
+    ends = zip(candidates.left.tolist(), candidates.right.tolist(), strict=True)
+    return {pair_of[both]: place for place, both in enumerate(ends) if both in pair_of}
+
+
+@router.delete("/{job_id}", status_code=204, dependencies=READ, responses=documented(404, 409))
+async def delete_match(job: MatchDep, service: ServiceDep) -> Response:
+    """Cancels a match that has not ended; removes texts, pairs and judgements of one that has."""
+    if not job.status.ended:
+        await service.store(service.jobs.cancel, job.id)
+    await service.store(service.results.remove, job)
+    return Response(status_code=204)

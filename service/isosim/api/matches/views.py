@@ -1,0 +1,240 @@
+"""Views of a result: where a target cuts it, what the pairs that pass are worth, and the tables to download.
+
+The candidates are found once. A target, a form and new judgements only change how they are read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+
+from isosim.api.matches.schemas import Answer
+from isosim.arrays import Rows
+from isosim.errors import Conflict, InvalidInput
+from isosim.jobs.matches import Result, Row
+from isosim.matching.clusters import clusters
+from isosim.matching.estimate import Estimate, estimate
+from isosim.scoring.advice import Target, advise, in_single_precision
+
+Form = Literal["pairs", "best", "clusters"]
+FEWEST = 10  # judged pairs, matches and others, from which precision and recall are estimated
+WIDTH = 0.2  # width of a precision's interval at which the answer asks for no more judgements
+NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge about 50 of them"
+Cells = list[Any]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a reader asks for: a target, a similarity, or neither. `confidence`: the bound of the interval must reach
+    the target, not its middle."""
+
+    target: Target | None = None
+    similarity: float | None = None
+    confidence: float | None = None
+
+
+class View:
+    """A result as it is read with one target."""
+
+    def __init__(self, result: Result, ask: Ask) -> None:
+        """Raises as `threshold_of` does."""
+        self.result, self.ask = result, ask
+        self.candidates = result.found.candidates
+        self.notices: list[str] = []
+        self.threshold = self._threshold()
+        self.count = self.candidates.above(self.threshold)
+
+    @cached_property
+    def estimate(self) -> Estimate | None:
+        """What the judgements say; None if there are too few, or only of one kind."""
+        pairs, labels = self.result.judged
+        if len(pairs) < FEWEST or labels.all() or not labels.any():
+            return None
+        return estimate(self.candidates.similarity, pairs, labels, confidence=self.ask.confidence or 0.95)
+
+    def _threshold(self) -> float:
+        """The similarity that reaches the target.
+
+        Raises:
+            Conflict: a precision is asked for, and too few pairs are judged; or the scale has no reference.
+            InvalidInput: no threshold reaches the target.
+        """
+        ask, target = self.ask, self.ask.target
+        if ask.similarity is not None:
+            threshold = ask.similarity
+        elif target is None:
+            threshold = self._as_many_as_texts()
+        elif target.precision is not None:
+            threshold = self._of_precision(target.precision)
+        else:
+            advice = advise(self.result.model, "this match", target)
+            threshold = advice.similarity if ask.confidence is None else advice.interval[1]
+            if advice.extrapolated:
+                self.notices.append("the rate is extrapolated: fewer random pairs than it needs were compared")
+            if target.false_hit_rate is not None and self._repeats:
+                self.notices.append(
+                    "false_hit_rate counts a text's own duplicates as wrong hits, so it is too strict for files that "
+                    "have them: judge pairs, and ask for a precision"
+                )
+        if threshold < self.candidates.floor:
+            self.notices.append(
+                f"the threshold, {threshold:.4f}, lies below the floor: only pairs of at least "
+                f"{self.candidates.floor:.4f} were kept"
+            )
+        return in_single_precision(max(threshold, self.candidates.floor))
+
+    def _of_precision(self, precision: float) -> float:
+        if self.estimate is None:
+            judged = len(self.result.judgements.labels)
+            raise Conflict(
+                f"a precision needs judged pairs, matches and others: {judged} are judged, and at least {FEWEST} are "
+                f"needed; GET /matches/{self.result.job.id}/label gives the pairs to judge"
+            )
+        found = self.estimate.threshold_for(precision, bound=self.ask.confidence is not None)
+        if found is None:
+            bound = "lower bound of the " if self.ask.confidence is not None else ""
+            raise InvalidInput(f"precision: no threshold has a {bound}precision of {precision:g}; judge more pairs")
+        return found
+
+    def _as_many_as_texts(self) -> float:
+        """A threshold that as many pairs reach as there are texts in the first file."""
+        count = min(len(self.result.found.left.first), len(self.candidates.similarity))
+        return float(self.candidates.similarity[count - 1]) if count else 1.0
+
+    @property
+    def _repeats(self) -> bool:
+        return len(self.result.found.sides) == 1
+
+    @property
+    def answer(self) -> Answer:
+        judged = len(self.result.judgements.labels)
+        facts: dict[str, Any] = {}
+        if self.estimate is None:
+            self.notices.insert(0, NOT_JUDGED)
+        else:
+            point = self.estimate.at(self.threshold)
+            facts = {
+                "precision": point.precision,
+                "precision_interval": point.precision_interval,
+                "expected_false": point.false,
+                "expected_false_interval": point.false_interval,
+                "recall": point.recall,
+                "recall_interval": point.recall_interval,
+                "more_labels": self.estimate.needed(self.threshold, WIDTH),
+            }
+        return Answer(similarity=self.threshold, passing=self.count, judged=judged, notices=self.notices, **facts)
+
+    # Tables
+
+    def table(self, form: Form, at_most: int | None) -> tuple[list[str], Iterator[Cells]]:
+        """The names of the columns, and the rows."""
+        rows = {"pairs": self._pairs, "best": self._best, "clusters": self._clusters}[form]()
+        return self._names(form), islice(rows, at_most)
+
+    def _names(self, form: Form) -> list[str]:
+        given = self.result.job.request.match
+        columns = [list(names) for names in given.columns] if given is not None else [[]]
+        if form == "clusters":
+            return ["cluster", "size", "lowest_similarity", "central", "row", "text", *columns[0]]
+        own = [f"{name}_{end}" for end, names in zip("ab", (columns[0], columns[-1]), strict=True) for name in names]
+        return ["row_a", "row_b", "text_a", "text_b", "similarity", "percentile", "probability", *own]
+
+    def _pairs(self) -> Iterator[Cells]:
+        """The pairs that pass, best first. Rows of one file with the same text come before them, each with the first
+        row of its text."""
+        if self._repeats:
+            side = self.result.found.left
+            for row in np.flatnonzero(side.text_of >= 0).tolist():
+                first = int(side.first[side.text_of[row]])
+                if first != row:
+                    yield self._cells(self._row(0, first), self._row(-1, row), 1.0, 1.0, 1.0)
+        yield from self._scored(np.arange(self.count))
+
+    def _scored(self, chosen: Rows) -> Iterator[Cells]:
+        """The rows of these candidates: of each text the first row."""
+        found, block = self.result.found, 10_000
+        for start in range(0, len(chosen), block):
+            part = chosen[start : start + block]
+            similarity = self.candidates.similarity[part]
+            percentile, probability = self._places(part)
+            left = found.left.first[self.candidates.left[part]].tolist()
+            right = found.right.first[self.candidates.right[part]].tolist()
+            for i, j, *scores in zip(left, right, similarity, percentile, probability, strict=True):
+                yield self._cells(self._row(0, i), self._row(-1, j), *scores)
+
+    def _best(self) -> Iterator[Cells]:
+        """Every row of the first file with its best match; the match is empty if none passes."""
+        found, chosen = self.result.found, np.arange(self.count)
+        left, right = self.candidates.left[chosen].tolist(), self.candidates.right[chosen].tolist()
+        best: dict[int, tuple[int, int]] = {}  # text -> (candidate, its other text)
+        for at, (a, b) in enumerate(zip(left, right, strict=True)):
+            best.setdefault(a, (at, b))
+            if self._repeats:
+                best.setdefault(b, (at, a))
+        percentile, probability = self._places(chosen)
+        first_of = found.right.first
+        for row, text in enumerate(found.left.text_of.tolist()):
+            first = int(found.left.first[text])
+            if self._repeats and text >= 0 and first != row:  # a copy: its best match is the first row of its text
+                yield self._cells(self._row(0, row), self._row(-1, first), 1.0, 1.0, 1.0)
+            elif text in best:
+                at, other = best[text]
+                scores = self.candidates.similarity[at], percentile[at], probability[at]
+                yield self._cells(self._row(0, row), self._row(-1, int(first_of[other])), *scores)
+            else:
+                yield self._cells(self._row(0, row), None, None, None, None)
+
+    def _clusters(self) -> Iterator[Cells]:
+        """The rows of each group of texts that mean the same, largest group first.
+
+        Raises:
+            InvalidInput: two files were compared; clusters are of one.
+        """
+        if not self._repeats:
+            raise InvalidInput("form: clusters are of one file; two were compared")
+        side = self.result.found.left
+        rows_of: dict[int, list[int]] = {}
+        for row, text in enumerate(side.text_of.tolist()):
+            rows_of.setdefault(text, []).append(row)
+        assert self.result.vectors is not None  # noqa: S101 - opened with them for this form
+        every, most = self.candidates, self.count
+        passing = every.left[:most], every.right[:most], every.similarity[:most]
+        groups, grouped = [], set()  # rows, lowest similarity and central row of each
+        for group in clusters(*passing, self.result.vectors, self.threshold):
+            members = group.members.tolist()
+            grouped.update(members)
+            rows = [row for text in members for row in rows_of[text]]
+            groups.append((rows, group.lowest, int(side.first[group.central])))
+        alone = (rows for text, rows in rows_of.items() if text >= 0 and len(rows) > 1 and text not in grouped)
+        groups += ((rows, 1.0, rows[0]) for rows in alone)
+        groups.sort(key=lambda one: (-len(one[0]), one[2]))
+        for number, (rows, lowest, central) in enumerate(groups, 1):
+            yield from self._cluster(number, rows, lowest, central)
+
+    def _cluster(self, number: int, members: list[int], lowest: float, central: int) -> Iterator[Cells]:
+        for row in sorted(members, key=lambda row: (row != central, row)):
+            found = self._row(0, row)
+            yield [number, len(members), lowest, row == central, found.number, found.text, *found.cells]
+
+    def _row(self, side: int, row: int) -> Row:
+        return self.result.files[side][row]
+
+    def _cells(self, a: Row, b: Row | None, *scores: float | None) -> Cells:
+        if b is None:
+            return [a.number, None, a.text, None, *scores, *a.cells]
+        return [a.number, b.number, a.text, b.text, *scores, *a.cells, *b.cells]
+
+    def _places(self, chosen: Rows) -> tuple[list[float | None], list[float | None]]:
+        """Percentiles and probabilities of candidates. The judgements of the match give the latter, or else the
+        domain's labels."""
+        similarity = self.candidates.similarity[chosen]
+        none: list[float | None] = [None] * len(similarity)
+        reference, learnt = self.result.model.reference, self.result.model.probability
+        rates = None if reference is None else reference.false_match_rate(similarity.astype(np.float64))
+        percentile = none if rates is None else (1 - rates).tolist()
+        if self.estimate is not None:
+            return percentile, self.estimate.probabilities(chosen).tolist()
+        return percentile, none if rates is None or learnt is None else learnt.probability(rates).tolist()

@@ -1,0 +1,75 @@
+"""Tables as CSV, lines of JSON, or an Excel workbook, in pieces."""
+
+import csv
+import io
+import tempfile
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, Literal
+
+import orjson
+
+from isosim.errors import InvalidInput
+
+FileType = Literal["csv", "ndjson", "xlsx"]
+MEDIA: dict[FileType, str] = {
+    "csv": "text/csv; charset=utf-8",
+    "ndjson": "application/x-ndjson",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+ROWS = 1000  # rows in a piece
+MOST_ROWS = 1_048_575  # of a sheet, besides its header
+MOST_CHARACTERS = 32_767  # of a cell in a workbook
+# A spreadsheet takes a cell that begins so for a formula, also in a CSV.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def written(kind: FileType, names: list[str], rows: Iterable[list[Any]]) -> Iterator[bytes]:
+    """The table in pieces, the header first. Raises InvalidInput if a workbook cannot hold so many rows."""
+    if kind == "ndjson":
+        for piece in pieces(rows):
+            objects = (dict(zip(names, row, strict=False)) for row in piece)
+            yield b"".join(orjson.dumps(one, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n" for one in objects)
+    elif kind == "csv":
+        yield b"\xef\xbb\xbf" + csv_lines([names])  # Excel takes a CSV without the mark for the machine's own encoding
+        for piece in pieces(rows):
+            yield csv_lines(piece)
+    else:
+        yield from workbook(names, rows)
+
+
+def pieces(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
+    every = iter(rows)
+    return iter(lambda: list(islice(every, ROWS)), [])
+
+
+def csv_lines(rows: Iterable[list[Any]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerows([harmless(cell) for cell in row] for row in rows)
+    return text.getvalue().encode()
+
+
+def harmless(cell: Any) -> Any:
+    """The cell; text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
+
+
+def workbook(names: list[str], rows: Iterable[list[Any]]) -> Iterator[bytes]:
+    import xlsxwriter  # noqa: PLC0415 - few answers need it
+
+    with tempfile.TemporaryFile(prefix="isosim-") as file:
+        options = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
+        book = xlsxwriter.Workbook(file, options)
+        sheet = book.add_worksheet("matches")
+        for number, row in enumerate(chain([names], rows)):
+            if number > MOST_ROWS:
+                raise InvalidInput(f"a workbook holds at most {MOST_ROWS:,} rows; give at_most, or take the format csv")
+            for column, cell in enumerate(row):
+                if isinstance(cell, str):
+                    sheet.write_string(number, column, cell[:MOST_CHARACTERS])
+                elif cell is not None:
+                    sheet.write(number, column, cell if isinstance(cell, bool) else float(cell))
+        book.close()
+        file.seek(0)
+        while piece := file.read(1 << 16):
+            yield piece

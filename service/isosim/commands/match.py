@@ -1,0 +1,190 @@
+"""`isosim match`: the pairs of texts that mean the same, in one file or between two."""
+
+import csv
+import io
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isosim.commands.calibration import Labels
+from isosim.commands.client import Server, connected
+from isosim.commands.files import Charset, Column, Header, Sheet
+from isosim.commands.shared import AsJson, EncoderId, Store, domain_names
+from isosim.commands.terminal import bar, print_json, remark, show, tabbed
+from isosim.jobs.job import LABEL_KINDS
+from isosim.jobs.labelled_pairs import labelled_pairs
+from isosim.jobs.text_lines import STDIN, read_lines
+from isosim_client import Client, IsosimError, Match, MatchAnswer
+
+FORMATS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".xlsx": "xlsx"}
+FORMS = ("pairs", "best", "clusters")
+SHOWN = 20  # rows that are printed on a terminal without --output
+ANSWERS = {"y": 1, "n": 0}
+PART = 5000  # labels that are sent at once
+
+
+def match(
+    a: Annotated[
+        Path | None,
+        typer.Argument(help="texts: one a line, or a table (CSV, TSV, NDJSON, Parquet, .xlsx); - reads standard input"),
+    ] = None,
+    b: Annotated[Path | None, typer.Argument(help="a second file; without it, the duplicates of A are found")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="write the rows to this file: .csv, .ndjson or .xlsx")
+    ] = None,
+    fmr: Annotated[float | None, typer.Option(help="false-match rate among random pairs, for example 1e-5")] = None,
+    precision: Annotated[
+        float | None, typer.Option(help="share of matches among the pairs that pass; needs --labels or --judge")
+    ] = None,
+    similarity: Annotated[float | None, typer.Option(help="lowest similarity of the pairs that pass")] = None,
+    threshold: Annotated[str | None, typer.Option(help="name of a threshold that is saved in the domain")] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="0.95: the bound of the interval reaches the target, instead of its middle")
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(help="pairs (best first), best (every row of A with its best match) or clusters (of one file)"),
+    ] = "pairs",
+    at_most: Annotated[int | None, typer.Option(min=0, help="number of rows")] = None,
+    labels: Labels = None,
+    judge: Annotated[int, typer.Option(min=0, help="ask for your judgement on this many pairs first")] = 0,
+    again: Annotated[
+        str | None,
+        typer.Option("--match", help="the id of an earlier match, instead of files: nothing is embedded again"),
+    ] = None,
+    domain: Annotated[
+        str | None,
+        typer.Option(help="whose scale to use; default: one fitted to the texts", autocompletion=domain_names),
+    ] = None,
+    column: Column = None,
+    column_b: Annotated[str | None, typer.Option(help="column of B, if it has another name")] = None,
+    charset: Charset = None,
+    sheet: Sheet = None,
+    header: Header = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="take each line as a text even if lines look like rows of a table")
+    ] = False,
+    server: Server = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the pairs of texts that mean the same, in one file or between two. Ctrl-C cancels it.
+
+    Without a target, as many pairs as there are texts are given, the most similar first.
+    """
+    if (a is None) == (again is None) or (b is not None and again is not None):
+        raise typer.BadParameter("give one file or two, or the id of an earlier match", param_hint="A or --match")
+    if form not in FORMS:
+        raise typer.BadParameter(f"give one of {', '.join(FORMS)}", param_hint="--form")
+    if output is not None and output.suffix.lower() not in FORMATS:
+        raise typer.BadParameter(f"its ending must be one of {', '.join(FORMATS)}", param_hint="--output")
+    target: dict[str, Any] = {
+        "fmr": fmr, "precision": precision, "similarity": similarity, "threshold": threshold, "confidence": confidence,
+    }  # fmt: skip
+    judgements = [] if labels is None else labelled_pairs(labels, LABEL_KINDS[0])
+    reading: dict[str, Any] = {"charset": charset, "sheet": sheet, "header": header, "force": force}
+    with connected(server, model_store=model_store, encoder=encoder) as client:
+        if a is None:
+            found = client.match_state(str(again))
+        else:
+            sources = [read_lines(path) if path == STDIN else path for path in (a, b) if path is not None]
+            started = client.start_match(*sources, domain=domain, column=column, column_b=column_b, **reading)
+            found = finished(client, started)
+        for start in range(0, len(judgements), PART):
+            part = [(pair.a, pair.b, int(pair.label)) for pair in judgements[start : start + PART]]
+            judged = client.judge(found, part)
+            if judged.unknown:
+                remark(f"isosim: {judged.unknown:,} labelled pairs are not among the candidates")
+        if judge:
+            ask(client, found, judge, precision)
+        state = client.match_state(found, **target)
+        view = {"form": form, "at_most": at_most, **target}
+        if output is not None:
+            pieces = client.result(found, format=FORMATS[output.suffix.lower()], **view)
+            first = next(pieces, b"")  # an error leaves the file as it was
+            with output.open("wb") as file:
+                file.write(first)
+                file.writelines(pieces)
+        if as_json:
+            print_json(state)
+        elif output is None:
+            print_rows(client, found, view)
+        if not as_json:
+            summarize(state, output)
+
+
+def finished(client: Client, started: Match) -> Match:
+    """Waits for the end of a match with a progress bar, and prints its notices. Ctrl-C cancels it.
+
+    Raises:
+        isosim_client.JobError: the match has not succeeded.
+    """
+    if started.seconds is not None and started.seconds > 60:
+        remark(f"isosim: this takes about {started.seconds / 60:.0f} minutes on two cores")
+    with bar("waiting") as progress:
+        try:
+            found = client.wait_match(started, progress=lambda state: progress(state.stage, state.progress))
+        except KeyboardInterrupt:
+            with suppress(IsosimError):
+                client.delete_match(started)
+            raise
+    for notice in found.notices:
+        remark(f"isosim: {notice}")
+    return found
+
+
+def ask(client: Client, found: Match, count: int, precision: float | None) -> None:
+    """Asks for judgements on pairs; each one is sent at once."""
+    for place, pair in enumerate(client.pairs_to_judge(found, count, precision=precision).pairs, 1):
+        remark(f"\n{place} of {count}\n  {pair.a}\n  {pair.b}\nthe same? y, n, s to skip, q to stop")
+        said = (sys.stdin.readline() or "q").strip().lower()[:1]
+        if said == "q":
+            return
+        if said in ANSWERS:
+            client.judge(found, [(pair.pair, ANSWERS[said])])
+
+
+def print_rows(client: Client, found: Match, view: Mapping[str, Any]) -> None:
+    """Prints the first rows on a terminal, all of them as TSV otherwise."""
+    terminal = sys.stdout.isatty()
+    at_most = min(view["at_most"] or SHOWN, SHOWN) if terminal else view["at_most"]
+    content = b"".join(client.result(found, format="csv", **{**view, "at_most": at_most}))
+    names, *rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""))
+    if terminal:
+        show(names, rows)
+        return
+    for row in [names, *rows]:
+        print(tabbed(row))
+
+
+def summarize(state: Match, output: Path | None) -> None:
+    """Three lines: what was compared, what passes and what it is worth, and what to do next."""
+    answer = state.answer
+    assert answer is not None  # noqa: S101 - the match has succeeded
+    copies = sum(state.copies or ())
+    texts = " and ".join(f"{count:,}" for count in state.distinct or ())
+    repeated = f", {copies:,} rows repeat a text" if copies else ""
+    remark(f"{texts} different texts{repeated}; {state.pairs:,} pairs compared, {state.candidates:,} kept")
+    remark(worth(answer))
+    written = f"written to {output}; " if output is not None else ""
+    remark(f"{written}match {state.id} is kept until {state.until}: isosim match --match {state.id}")
+    for notice in answer.notices:
+        remark(f"isosim: {notice}")
+
+
+def worth(answer: MatchAnswer) -> str:
+    passing = f"{answer.passing:,} pairs of at least {answer.similarity:.4f}"
+    if answer.precision is None or answer.expected_false is None or answer.recall is None:
+        return f"{passing}; not judged: give --labels FILE, or --judge 50"
+    low, high = answer.precision_interval or (0.0, 1.0)
+    least, most = answer.recall_interval or (0.0, 1.0)
+    return (
+        f"{passing}: about {answer.expected_false:.0f} of them are expected to be false (precision "
+        f"{answer.precision:.2f}, 95 %: {low:.2f} to {high:.2f}); {answer.recall:.0%} of the matches ({least:.0%} to "
+        f"{most:.0%}); {answer.judged} judged"
+    )

@@ -1,0 +1,192 @@
+"""Runs a match: embeds the distinct texts of one or two files, gives their similarities a scale, and finds the best
+pairs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from isosim.arrays import Rows, Vectors
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import EmptyInput, InvalidInput
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.methods import UNCHANGED, FittedMap
+from isosim.fitting.publication import Fit
+from isosim.jobs.job import JobRequest, MatchInput
+from isosim.jobs.matches import Found, Side
+from isosim.jobs.offline import Encodings, Sending, TextEncoder, open_texts
+from isosim.matching import candidates
+from isosim.scoring.calibration import DEFAULT, DomainModel
+from isosim.scoring.method import Method
+from isosim.scoring.similarity import normalized
+
+BLOCK = 4096  # vectors that are calibrated at once, to save memory
+# Stages of a match that calibrates to the posted text, with its progress, 0–1, at the beginning and at the end of each.
+SHARES = {"embedding": (0.0, 0.7), "calibrating": (0.7, 0.9), "matching": (0.9, 0.99)}
+
+Report = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What turns vectors into similarities, and gives these a meaning."""
+
+    fitted: FittedMap
+    model: DomainModel
+    facts: dict[str, Any]  # where it comes from: `domain` and `version`, both None if it belongs to the job; `method`
+    fit: Fit | None = None  # to be published; None if it is not
+
+
+@dataclass(frozen=True)
+class Match:
+    """A result that is not written yet."""
+
+    found: Found
+    scale: Scale
+    vectors: Vectors | None  # of one file's distinct texts, see `MatchStore.publish`
+    notices: list[str]
+    report: dict[str, Any]  # for JSON
+
+
+def match_job(
+    request: JobRequest,
+    files: Sequence[Path],
+    encoder: EncoderArtifact,
+    domains: DomainStore,
+    report: Report,
+    *,
+    threads: int,
+    sending: Sending = lambda _: None,
+) -> Match:
+    """Embeds the distinct texts, fits or loads a scale and finds candidates; writes nothing.
+
+    Args:
+        files: one file of rows (`jobs/matches.py`), whose rows are compared with each other, or two.
+
+    Raises:
+        EmptyInput: a file has no readable text.
+        InvalidInput: the texts cannot be calibrated.
+    """
+    given = request.match
+    assert given is not None  # noqa: S101 - the caller has seen it
+    number_of: dict[str, int] = {}
+    rows = [read_texts(path, number_of) for path in files]
+    texts, notices = list(number_of), []
+    encode = open_texts(encoder, threads, sending=sending)
+    encodings = encode(texts, within(report, "embedding"))
+    sides = tuple(side_of(numbers, encodings.unreadable) for numbers in rows)
+    for number, side in enumerate(sides):
+        if not len(side.first):
+            raise EmptyInput(f"file {number + 1} has no text that the encoder can read")
+    unreadable = int(encodings.unreadable.sum())
+    if unreadable:
+        notices.append(f"{unreadable:,} texts are left out: the encoder knows too few of their words")
+    scale = None
+    if given.scale != "domain":
+        known = Remembered(encode, number_of, encodings)
+        try:
+            scale = fitted_scale(request, texts, known, encoder, domains, within(report, "calibrating"), threads)
+        except InvalidInput as error:
+            if given.scale == "new":
+                raise
+            notices.append(f"the texts got no scale of their own ({error}); the scale is that of domain {DEFAULT!r}")
+    scale = scale or stored_scale(request, given, encoder, domains)
+    unit = scaled(scale.fitted, encodings.vectors)
+    own = [unit[numbers[side.first]] for numbers, side in zip(rows, sides, strict=True)]
+    found = candidates.find(*own, report=within(report, "matching"))
+    facts = {
+        "scale": scale.facts,
+        "distinct": [len(side.first) for side in sides],
+        "copies": [int((side.text_of >= 0).sum()) - len(side.first) for side in sides],
+        "unreadable": unreadable,
+        "candidates": len(found.left),
+        "floor": found.floor,
+        "pairs": found.pairs,
+    }
+    return Match(Found(found, sides), scale, own[0] if len(own) == 1 else None, notices, facts)
+
+
+def within(report: Report, stage: str) -> Any:
+    """Reports progress within a stage: of a number 0–1, or of the stages of a calibration."""
+    begin, end = SHARES[stage]
+    report(stage, begin)
+
+    def told(*progress: Any) -> None:
+        report(stage, begin + (end - begin) * progress[-1])
+
+    return told
+
+
+def read_texts(path: Path, number_of: dict[str, int]) -> Rows:
+    """The number of each row's text. Texts that are not in `number_of` get the next numbers. (R,)"""
+    with path.open("rb") as lines:
+        every = (orjson.loads(line)[1] for line in lines)
+        return np.array([number_of.setdefault(text, len(number_of)) for text in every], np.intp)
+
+
+def side_of(numbers: Rows, unreadable: Any) -> Side:
+    """The distinct readable texts of a file, in the order of their first appearance."""
+    readable = ~unreadable[numbers]
+    _, first, inverse = np.unique(numbers[readable], return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty(len(order), np.intp)
+    place[order] = np.arange(len(order))
+    text_of = np.full(len(numbers), -1, np.intp)
+    text_of[readable] = place[inverse]
+    return Side(np.flatnonzero(readable)[first[order]], text_of)
+
+
+def fitted_scale(
+    request: JobRequest,
+    texts: Sequence[str],
+    encode: TextEncoder,
+    encoder: EncoderArtifact,
+    domains: DomainStore,
+    report: Report,
+    threads: int,
+) -> Scale:
+    fit = calibrate_job(
+        replace(request, match=None, base=None), CalibrationInput(texts), encoder, domains, report, threads=threads,
+        encode=encode,
+    )  # fmt: skip
+    facts = {"domain": None, "version": None, "method": str(fit.fitted.method)}
+    return Scale(fit.fitted, fit.model, facts, fit)
+
+
+def stored_scale(request: JobRequest, given: MatchInput, encoder: EncoderArtifact, domains: DomainStore) -> Scale:
+    """The scale of the version that the request names, or of the champion."""
+    name = request.domain if given.scale == "domain" else DEFAULT
+    version = request.base or request.champion if given.scale == "domain" else None
+    version = version or domains.read(name).served(encoder.digest).champion
+    if version is None:
+        return Scale(UNCHANGED, DomainModel(), {"domain": name, "version": 0, "method": "identity"})
+    stored = domains.load(name, version)
+    fitted = FittedMap(Method.parse(stored.version.method), stored.weights)
+    return Scale(fitted, stored.model, {"domain": name, "version": version, "method": stored.version.method})
+
+
+def scaled(fitted: FittedMap, vectors: Vectors) -> Vectors:
+    """Calibrated vectors of length 1, written over `vectors`. (N, D)"""
+    for start in range(0, len(vectors), BLOCK):
+        vectors[start : start + BLOCK] = normalized(fitted(vectors[start : start + BLOCK]))
+    return vectors
+
+
+class Remembered:
+    """Encodes texts; looks up those that were encoded already."""
+
+    def __init__(self, encode: TextEncoder, number_of: dict[str, int], encodings: Encodings) -> None:
+        self.encode, self.number_of, self.encodings = encode, number_of, encodings
+
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
+        numbers = np.array([self.number_of.get(text, -1) for text in texts], np.intp)
+        fresh = self.encode([text for text, number in zip(texts, numbers, strict=True) if number < 0], progress)
+        columns = {}
+        for name, known in vars(self.encodings).items():
+            columns[name] = known[numbers]
+            columns[name][numbers < 0] = getattr(fresh, name)
+        return Encodings(**columns)

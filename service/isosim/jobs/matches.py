@@ -1,0 +1,288 @@
+"""Results of matches: what a job has found, and how people have judged it. They are kept until they have not been used
+for a while, and belong to the API key that posted the texts.
+
+    matches/<owner>/<job>/lines, second      the rows of the first and of the second file (`posted.py`)
+    matches/<owner>/<job>/candidates.npz     `Found`
+    matches/<owner>/<job>/vectors.npy        calibrated vectors of one file's texts in float16, for clusters
+    matches/<owner>/<job>/scale.npz          the domain model that gives percentiles and thresholds
+    matches/<owner>/<job>/state.json         `Judgements`, a record; written last, so that a result is whole
+"""
+
+import io
+import logging
+import mmap
+import tempfile
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from isosim.arrays import Rows, Vectors
+from isosim.errors import Conflict, CorruptArtifact, InvalidInput, IsosimError, NotFound
+from isosim.jobs.job import Job
+from isosim.jobs.posted import LINES, SECOND
+from isosim.jobs.store import owner_name
+from isosim.matching.candidates import Candidates
+from isosim.scoring.calibration import DomainModel
+from isosim.store.blobs import Blobs
+from isosim.store.records import Records
+
+PREFIX, CANDIDATES, SCALE, UNIT, STATE = "matches/", "candidates.npz", "scale.npz", "vectors.npy", "state"
+TOUCH = 600.0  # s: a use is recorded only if the last recorded one is older, so that most reads write nothing
+MOST_LABELS = 100_000  # judgements on one result
+
+log = logging.getLogger(__name__)
+
+
+class Row(NamedTuple):
+    """A row of a posted file."""
+
+    number: int  # of the line or row in the file, counted from 1
+    text: str
+    cells: list[str]  # of the other columns
+
+
+@dataclass(frozen=True)
+class Side:
+    """The distinct texts of a file. `first` (N,) has the index of the row where each text appears first; `text_of` (R,)
+    the text of each row, −1 if it is unreadable."""
+
+    first: Rows
+    text_of: Rows
+
+    @property
+    def counts(self) -> Rows:
+        """Number of rows with each text. (N,)"""
+        return np.bincount(self.text_of[self.text_of >= 0], minlength=len(self.first))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The candidates of a match; `left` and `right` are distinct texts of the sides, one side if there is one file."""
+
+    candidates: Candidates
+    sides: tuple[Side, ...]
+
+    @property
+    def left(self) -> Side:
+        return self.sides[0]
+
+    @property
+    def right(self) -> Side:
+        return self.sides[-1]
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """`from_arrays` is the inverse."""
+        own = {name: np.asarray(value) for name, value in vars(self.candidates).items()}
+        for number, side in enumerate(self.sides):
+            own |= {f"{name}{number}": array for name, array in vars(side).items()}
+        return own
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "Found":
+        """Raises KeyError if an array is missing."""
+        names = Candidates.__dataclass_fields__
+        facts: dict[str, Any] = {name: arrays[name] if arrays[name].ndim else arrays[name].item() for name in names}
+        count = sum(name.startswith("first") for name in arrays)
+        sides = (Side(arrays[f"first{number}"], arrays[f"text_of{number}"]) for number in range(count))
+        return cls(Candidates(**facts), tuple(sides))
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """What people said of candidates: number of the candidate -> 1 (a match) or 0. `used`: when the result was last
+    used, ISO 8601 in UTC."""
+
+    used: str
+    labels: dict[int, int] = field(default_factory=dict)
+
+
+class RowFile:
+    """The rows of a file, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        ends = np.flatnonzero(np.frombuffer(self._content, np.uint8) == ord("\n"))
+        self._begins, self._ends = np.concatenate([[0], ends[:-1] + 1]), ends
+
+    def __getitem__(self, row: int) -> Row:
+        return Row(*orjson.loads(self._content[self._begins[row] : self._ends[row]]))
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result that was opened for reading."""
+
+    job: Job
+    found: Found
+    files: tuple[RowFile, ...]
+    model: DomainModel
+    judgements: Judgements
+    vectors: Vectors | None  # (N, D) calibrated vectors of length 1 of one file's texts; None for two files
+
+    @property
+    def judged(self) -> tuple[Rows, Rows]:
+        """The candidates that were judged, in ascending order, and their labels. (L,), (L,)"""
+        pairs = sorted(self.judgements.labels)
+        return np.array(pairs, np.intp), np.array([self.judgements.labels[pair] for pair in pairs], np.intp)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class MatchStore:
+    """Results in a folder or a bucket. Thread-safe."""
+
+    def __init__(self, blobs: Blobs, keep: float) -> None:
+        """`keep`: seconds after the last use until a result is removed."""
+        self.blobs, self.keep = blobs, timedelta(seconds=keep)
+
+    def _records(self, job: Job) -> Records[Judgements]:
+        return Records(self.blobs, Judgements, place_of(job))
+
+    def publish(
+        self, job: Job, files: Collection[Path], found: Found, model: DomainModel, vectors: Vectors | None
+    ) -> None:
+        """Writes a result. Repeated after an interruption, it replaces what was written."""
+        place = place_of(job)
+        for name, path in zip((LINES, SECOND), files, strict=False):
+            self.blobs.upload(place + name, path)
+        parts = model.arrays().items()
+        scale = {f"{part}/{name}": array for part, arrays in parts for name, array in arrays.items()}
+        for name, arrays in ((CANDIDATES, found.arrays()), (SCALE, scale)):
+            content = io.BytesIO()
+            np.savez(content, allow_pickle=False, **arrays)
+            self.blobs.write(place + name, content.getvalue())
+        if vectors is not None:
+            with tempfile.NamedTemporaryFile(prefix="isosim-") as file:
+                np.save(file, vectors.astype(np.float16), allow_pickle=False)
+                file.flush()
+                self.blobs.upload(place + UNIT, Path(file.name))
+        self._records(job).create(STATE, Judgements(now()))
+
+    def published(self, job: Job) -> bool:
+        """Whether an earlier attempt of the job has written its result."""
+        try:
+            self.blobs.stamp(self._records(job).key(STATE))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def judgements(self, job: Job) -> Judgements:
+        """Records a use of the result. Raises NotFound if it was removed, or not used for too long."""
+        records = self._records(job)
+
+        def step(there: Judgements | None) -> Judgements:
+            if there is None or self._unused(there.used) > self.keep:
+                raise gone(job)
+            return replace(there, used=now()) if self._unused(there.used).total_seconds() > TOUCH else there
+
+        return records.change(STATE, step)
+
+    def judge(self, job: Job, labels: Mapping[int, int | None]) -> Judgements:
+        """Adds judgements to those that are there; a later one on the same candidate replaces the earlier, None removes
+        it.
+
+        Raises:
+            InvalidInput: there is no such candidate, or there are more than MOST_LABELS judgements.
+            NotFound: the result was removed.
+        """
+        count = (job.report or {}).get("candidates", 0)
+        if outside := [pair for pair in labels if not 0 <= pair < count]:
+            raise InvalidInput(f"labels: there is no pair {outside[0]}; the pairs are 0 to {count - 1}")
+
+        def step(there: Judgements | None) -> Judgements:
+            if there is None:
+                raise gone(job)
+            every = {pair: label for pair, label in {**there.labels, **labels}.items() if label is not None}
+            if len(every) > MOST_LABELS:
+                raise InvalidInput(f"labels: a match takes at most {MOST_LABELS:,} judgements")
+            return Judgements(now(), every)
+
+        return self._records(job).change(STATE, step)
+
+    def until(self, judgements: Judgements) -> str:
+        """When the result will be removed unless it is used again; ISO 8601 in UTC."""
+        return (datetime.fromisoformat(judgements.used) + self.keep).isoformat(timespec="seconds")
+
+    @staticmethod
+    def _unused(used: str) -> timedelta:
+        return datetime.now(UTC) - datetime.fromisoformat(used)
+
+    @contextmanager
+    def opened(self, job: Job, *, vectors: bool = False) -> Iterator[Result]:
+        """A result, with `vectors` if they are asked for, until the context ends.
+
+        Raises:
+            NotFound: it was removed.
+            CorruptArtifact: it is damaged.
+        """
+        judgements = self.judgements(job)
+        names = [LINES, SECOND][: len(job.request.match.rows if job.request.match else ())]
+        try:
+            unit = [UNIT] if len(names) == 1 and vectors else []
+            with self.blobs.files(place_of(job), [*names, CANDIDATES, SCALE, *unit]) as folder:
+                with np.load(folder / CANDIDATES, allow_pickle=False) as arrays:
+                    found = Found.from_arrays(dict(arrays))
+                with np.load(folder / SCALE, allow_pickle=False) as arrays:
+                    parts: dict[str, dict[str, npt.NDArray[Any]]] = {}
+                    for name, array in arrays.items():
+                        part, _, own = name.partition("/")
+                        parts.setdefault(part, {})[own] = array
+                files = tuple(RowFile(folder / name) for name in names)
+                mapped = np.load(folder / UNIT, mmap_mode="r", allow_pickle=False) if unit else None
+                yield Result(job, found, files, DomainModel.from_arrays(parts), judgements, mapped)
+        except FileNotFoundError:
+            raise gone(job) from None
+        except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:
+            raise CorruptArtifact(f"the result of match {job.id} cannot be read: {error}") from error
+
+    def remove(self, job: Job) -> None:
+        """Removes a result; does nothing if there is none."""
+        self._remove(place_of(job))
+
+    def _remove(self, place: str) -> None:
+        state = f"{place}{STATE}.json"
+        keys = [entry.key for entry in self.blobs.list(place)]
+        self.blobs.delete([state])  # first: without it, the rest is no result
+        self.blobs.delete(key for key in keys if key != state)
+
+    def held(self, owner: str) -> int:
+        """Bytes of the results that belong to the API key with this id."""
+        return sum(entry.size for entry in self.blobs.list(f"{PREFIX}{owner_name(owner)}/"))
+
+    def sweep(self) -> None:
+        """Removes results that were not used for too long, and what killed processes have left."""
+        places: dict[str, float] = {}
+        for entry in self.blobs.list(PREFIX):
+            place = entry.key.rpartition("/")[0] + "/"
+            places[place] = max(places.get(place, 0.0), entry.modified)
+        for place, modified in places.items():
+            # The record changes at each recorded use, so that `modified` is the last of them.
+            if datetime.now(UTC).timestamp() - modified > self.keep.total_seconds() + TOUCH:
+                with suppress(IsosimError, OSError):
+                    self._remove(place)
+                    log.info("a result of a match was removed, because it was not used for %s", self.keep)
+
+
+def place_of(job: Job) -> str:
+    return f"{PREFIX}{owner_name(job.owner)}/{job.id}/"
+
+
+def gone(job: Job) -> NotFound:
+    return NotFound(f"the result of match {job.id} was removed, or not used for too long; post the texts again")
+
+
+def check_ended(job: Job) -> None:
+    """Raises Conflict if a job has no result (yet)."""
+    if job.status.value != "succeeded":
+        raise Conflict(f"match {job.id} is {job.status}; it has no result{'' if job.status.ended else ' yet'}")

@@ -1,0 +1,292 @@
+"""Matches over HTTP, run by the server's own worker on a small encoder."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from isosim.jobs.matches import PREFIX
+from isosim.jobs.tables import open_table
+from tests.processes import Serve, Server, wait_until
+from tests.security.conftest import bearer, key_line
+from tests.text import sentences
+
+ANNA, BERT, ADMIN = "anna", "bert", "admin"
+PLANTED = 40  # sentences that occur twice, the second time in capital letters, which the encoder does not tell apart
+TEXTS = sentences(300)
+ROWS = [*TEXTS, *(text.upper() for text in TEXTS[:PLANTED]), TEXTS[7]]
+
+
+def table(texts: list[str]) -> bytes:
+    """A CSV with a text and two other columns; one has cells that a spreadsheet would run."""
+    file = io.StringIO()
+    csv.writer(file).writerows([("id", "text", "note"), *((n, text, "=1+1") for n, text in enumerate(texts))])
+    return file.getvalue().encode()
+
+
+FILE = table(ROWS)
+
+
+@pytest.fixture(scope="module")
+def server(module_serve: Serve, module_store: Path) -> Server:
+    keys = module_store.parent / "keys"
+    keys.write_text(key_line(ANNA, "read,calibrate") + key_line(BERT, "read") + key_line(ADMIN, "read,calibrate,admin"))
+    return module_serve(model_store=module_store, encoder="tiny", api_keys_file=keys)
+
+
+def post(server: Server, key: str = ANNA, query: str = "", **files: bytes) -> httpx.Response:
+    parts = {name: (f"{name}.csv", content) for name, content in files.items()}
+    return server.client.post(f"/matches?column=text{query}", files=parts, headers=bearer(key))
+
+
+def get(server: Server, path: str, key: str = ANNA) -> httpx.Response:
+    return server.client.get(f"/matches/{path}", headers=bearer(key))
+
+
+def ended(server: Server, response: httpx.Response, key: str = ANNA) -> dict[str, Any]:
+    assert response.status_code == 202, response.text
+    job = response.json()["job"]
+
+    def state() -> Any:
+        found = get(server, job, key).json()
+        return found if found["status"] not in ("queued", "running", "publishing") else None
+
+    found: dict[str, Any] = wait_until(state, 300)
+    return found
+
+
+@pytest.fixture(scope="module")
+def matched(server: Server) -> dict[str, Any]:
+    """The duplicates of FILE."""
+    found = ended(server, post(server, a=FILE))
+    assert found["status"] == "succeeded", found
+    return found
+
+
+def rows_of(server: Server, job: str, query: str = "") -> list[dict[str, Any]]:
+    response = get(server, f"{job}/result?{query}")
+    assert response.status_code == 200, response.text
+    return [orjson.loads(line) for line in response.content.splitlines()]
+
+
+def test_duplicates_come_first_with_their_rows_and_columns(server: Server, matched: dict[str, Any]) -> None:
+    assert (matched["rows"], matched["distinct"], matched["copies"]) == ([341], [340], [1])
+    assert matched["scale"]["domain"] is None
+    assert matched["pairs"] == 340 * 339 // 2
+    rows = rows_of(server, matched["job"], f"at_most={PLANTED + 1}")
+    copy, *pairs = rows
+    assert (copy["row_a"], copy["row_b"], copy["similarity"]) == (9, 342, 1.0)  # line 1 names the columns
+    assert {(row["row_a"], row["row_b"]) for row in pairs} == {(n + 2, n + 302) for n in range(PLANTED)}
+    assert all(row["text_a"] == ROWS[row["row_a"] - 2] and row["id_b"] == str(row["row_b"] - 2) for row in rows)
+    scores = [row["similarity"] for row in rows_of(server, matched["job"])]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0.9 < row["percentile"] <= 1 and row["probability"] is None for row in pairs)
+
+
+def test_a_target_cuts_where_the_answer_says(server: Server, matched: dict[str, Any]) -> None:
+    job = matched["job"]
+    for query in ("", "similarity=0.9", "fmr=0.01", "fmr=0.01&confidence=0.95"):
+        state = get(server, f"{job}?{query}").json()
+        pairs = rows_of(server, job, query)[1:]
+        assert len(pairs) == state["answer"]["passing"]
+        assert all(pair["similarity"] >= state["answer"]["similarity"] for pair in pairs)
+        assert state["answer"]["precision"] is None
+        assert "not judged" in state["answer"]["notices"][0]
+    middle, bound = (get(server, f"{job}?fmr=0.01{more}").json()["answer"] for more in ("", "&confidence=0.95"))
+    assert bound["similarity"] > middle["similarity"]
+    low = get(server, f"{job}?similarity=-1").json()["answer"]
+    assert low["passing"] == matched["candidates"]
+    assert low["similarity"] == pytest.approx(matched["floor"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "words"),
+    [
+        ("precision=0.9", 409, "needs judged pairs"),
+        ("fmr=0.01&similarity=0.5", 422, "give one of them"),
+        ("similarity=0.5&confidence=0.95", 422, "goes with a target"),
+        ("fmr=0.01&confidence=0.8", 422, "only 0.95"),
+        ("threshold=strict", 422, "scale of its own"),
+        ("fmr=7", 422, "less than 1"),
+    ],
+)
+def test_targets_that_cannot_be_used(
+    server: Server, matched: dict[str, Any], query: str, status: int, words: str
+) -> None:
+    for path in ("", "/result"):
+        response = get(server, f"{matched['job']}{path}?{query}")
+        assert (response.status_code, words in response.json()["error"]) == (status, True), response.text
+
+
+def test_another_key_sees_nothing(server: Server, matched: dict[str, Any]) -> None:
+    job = matched["job"]
+    for path in ("", "/events", "/result", "/label"):
+        response = get(server, job + path, BERT)
+        assert (response.status_code, response.json()["error"]) == (404, f"no match {job!r}")
+    labels = {"labels": [{"pair": 0, "label": 1}]}
+    assert server.client.post(f"/matches/{job}/labels", json=labels, headers=bearer(BERT)).status_code == 404
+    assert server.client.delete(f"/matches/{job}", headers=bearer(BERT)).status_code == 404
+    assert server.client.get(f"/calibrate/{job}", headers=bearer(ANNA)).status_code == 404
+    lists = {key: server.client.get("/matches", headers=bearer(key)).json()["matches"] for key in (ANNA, BERT, ADMIN)}
+    assert [any(one["job"] == job for one in lists[key]) for key in (ANNA, BERT, ADMIN)] == [True, False, True]
+    assert server.client.get("/calibrate", headers=bearer(ADMIN)).json()["jobs"] == []
+    assert get(server, job, ADMIN).status_code == 200
+    assert server.client.get("/matches").status_code == 401
+
+
+def test_the_forms_of_a_result(server: Server, matched: dict[str, Any]) -> None:
+    job = matched["job"]
+    content = get(server, f"{job}/result?format=csv&at_most=3").content
+    names, *cells = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""))
+    lines = rows_of(server, job, "at_most=3")
+    assert [dict(zip(names, row, strict=True))["text_b"] for row in cells] == [row["text_b"] for row in lines]
+    assert cells[0][names.index("note_a")] == "'=1+1"  # a spreadsheet would compute it
+    book = open_table(io.BytesIO(get(server, f"{job}/result?format=xlsx&at_most=3").content), "xlsx")
+    assert (book.columns, book.first[0][names.index("note_a")]) == (names, "=1+1")
+    best = rows_of(server, job, "form=best")
+    assert [row["row_a"] for row in best] == [*range(2, 343)]
+    assert {row["row_a"]: row["row_b"] for row in best}[5] == 305
+    assert {row["row_a"]: row["row_b"] for row in best}[342] == 9
+
+
+def test_clusters_hold_the_copies(server: Server, matched: dict[str, Any]) -> None:
+    rows = rows_of(server, matched["job"], "form=clusters&similarity=1")
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["cluster"], []).append(row)
+    assert [row["row"] for row in groups[1]] == [9, 309, 342]
+    assert {tuple(sorted(row["row"] for row in group)) for group in groups.values()} == {
+        (9, 309, 342), *((n + 2, n + 302) for n in range(PLANTED) if n != 7)
+    }  # fmt: skip
+    for group in groups.values():
+        assert [row["central"] for row in group] == [True, *[False] * (len(group) - 1)]
+        assert all(row["size"] == len(group) and row["lowest_similarity"] > 0.999 for row in group)
+
+
+def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[str, Any]) -> None:
+    job = matched["job"]
+
+    def judge(labels: list[dict[str, Any]]) -> httpx.Response:
+        return server.client.post(f"/matches/{job}/labels", json={"labels": labels}, headers=bearer(ANNA))
+
+    drawn: list[int] = []
+    for _ in range(3):
+        pairs = get(server, f"{job}/label?count=20&precision=0.9").json()["pairs"]
+        drawn += [pair["pair"] for pair in pairs]
+        answer = judge([{"pair": one["pair"], "label": int(one["a"] == one["b"].capitalize())} for one in pairs])
+        assert answer.status_code == 200, answer.text
+    assert len(set(drawn)) == len(drawn) == answer.json()["judged"] == 60
+    assert answer.json()["unknown"] == 0
+    state = get(server, f"{job}?precision=0.9").json()
+    found = state["answer"]
+    assert state["judged"] == found["judged"] == 60
+    low, high = found["precision_interval"]
+    assert low <= found["precision"] <= high
+    assert found["precision"] >= 0.9
+    assert found["passing"] == len(rows_of(server, job, "precision=0.9")) - 1
+    assert 0.5 < found["recall"] <= 1
+    assert found["expected_false"] == pytest.approx((1 - found["precision"]) * found["passing"], abs=0.01)
+    strict, middle = (get(server, f"{job}?precision=0.6{more}").json() for more in ("&confidence=0.95", ""))
+    if "answer" in strict:
+        assert strict["answer"]["similarity"] >= middle["answer"]["similarity"]
+    else:  # the bound is reached nowhere with so few judgements
+        assert "judge more pairs" in strict["error"]
+    best, *_, worst = rows_of(server, job, "similarity=-1")[1:]
+    assert (best["probability"] > 0.8, worst["probability"] < 0.2) == (True, True)
+    repeated = judge([{"pair": drawn[0], "label": None}, {"a": TEXTS[0].upper(), "b": TEXTS[0], "label": 1}])
+    assert repeated.json()["judged"] in (59, 60)  # the second may have been drawn before
+    assert judge([{"a": "another", "b": "text", "label": 1}]).json()["unknown"] == 1
+    for labels in (
+        [{"pair": matched["candidates"], "label": 1}],
+        [{"pair": 0, "label": 2}],
+        [{"pair": -1, "label": 1}],
+    ):
+        assert judge(labels).status_code == 422
+
+
+def test_searches_with_known_answers(server: Server) -> None:
+    gallery = TEXTS[:100]
+    queries = [{"text": text.upper(), "match": place} for place, text in enumerate(gallery[:50])]
+    body = {"queries": [*queries, *({"text": text} for text in TEXTS[100:150])], "gallery": gallery}
+
+    def check(**more: Any) -> httpx.Response:
+        return server.client.post("/matches/check", json=body | more, headers=bearer(ANNA))
+
+    checked = check(false_hit_rate=0.05).json()
+    assert (checked["queries"], checked["with_match"], checked["gallery"]) == (100, 50, 100)
+    assert checked["threshold"]["wrong"] <= 0.05
+    assert checked["threshold"]["found"] == 1.0
+    wrong = [row["wrong"] for row in checked["table"]]
+    assert wrong == sorted(wrong)
+    bound = check(false_hit_rate=0.05, confidence=0.95).json()["threshold"]
+    assert bound is None or bound["similarity"] >= checked["threshold"]["similarity"]
+    assert check(queries=[{"text": "a", "match": 100}]).status_code == 422
+    assert check(gallery=[]).status_code == 400
+    assert check(domain="nothing").status_code == 404
+
+
+def test_two_files_and_a_domain(server: Server, matched: dict[str, Any]) -> None:
+    new, known = table(ROWS[300:]), table(TEXTS)
+    found = ended(server, post(server, query="&domain=farm", a=new, b=known))
+    assert (found["status"], found["rows"], found["scale"]["domain"]) == ("succeeded", [41, 300], "farm"), found
+    assert server.client.get("/domains/farm", headers=bearer(ANNA)).json()["champion"] == 1
+    best = rows_of(server, found["job"], "form=best")
+    assert [(row["row_a"], row["row_b"]) for row in best[:PLANTED]] == [(n + 2, n + 2) for n in range(PLANTED)]
+    assert best[-1]["row_b"] == 9
+    response = get(server, f"{found['job']}/result?form=clusters")
+    assert (response.status_code, "one file" in response.json()["error"]) == (422, True)
+    target = {"fmr": 0.001}
+    saved = server.client.put("/domains/farm/thresholds/strict", json=target, headers=bearer(ADMIN))
+    assert saved.status_code == 200, saved.text
+    answers = [get(server, f"{found['job']}?{query}").json()["answer"] for query in ("threshold=strict", "fmr=0.001")]
+    assert answers[0] == answers[1]
+    again = ended(server, post(server, BERT, "&domain=farm", a=new), BERT)
+    assert again["scale"] == {"domain": "farm", "version": 1, "method": found["scale"]["method"]}
+    assert post(server, BERT, "&domain=fresh", a=FILE).status_code == 403  # a new domain needs the scope calibrate
+
+
+def test_few_texts_get_the_scale_of_default(server: Server) -> None:
+    body = {"a": TEXTS[:5], "b": [*TEXTS[3:9], TEXTS[3]]}
+    found = ended(server, server.client.post("/matches", json=body, headers=bearer(ANNA)))
+    assert (found["status"], found["scale"]["domain"], found["copies"]) == ("succeeded", "default", [0, 1])
+    assert "default" in found["notices"][0]
+    first = rows_of(server, found["job"])[0]
+    assert (first["text_a"], first["text_b"], first["similarity"]) == (first["text_a"], first["text_a"], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"b": FILE}, "has the file a"),
+        ({"a": FILE, "c": FILE}, "has the file a"),
+        ({"a": FILE, "b": FILE, "c": FILE}, "cannot be read"),
+        ({"a": b""}, "empty"),
+        ({"a": FILE, "b": b"id,text\n1,\n2,\n3,\n"}, "no row has a text"),
+        ({"a": b"\xff\xfe\0\0\1"}, "not"),
+        ({"a": b"id,text\n" + b"1,a\n" * 200_001}, "200,000"),
+    ],
+)
+def test_files_that_cannot_be_matched(server: Server, files: dict[str, bytes], words: str) -> None:
+    response = post(server, ANNA, "", **files)
+    assert (response.status_code in (400, 415, 422), words in response.json()["error"]) == (True, True), response.text
+    assert server.client.post("/matches", data={"a": "text"}, headers=bearer(ANNA)).status_code == 415
+
+
+def test_two_equal_files_match_row_by_row(server: Server) -> None:
+    found = ended(server, post(server, a=table(TEXTS[:250]), b=table(TEXTS[:250])))
+    best = rows_of(server, found["job"], "form=best")
+    assert [row["row_a"] for row in best] == [row["row_b"] for row in best]
+
+
+def test_a_deleted_match_leaves_nothing(server: Server, module_store: Path) -> None:
+    found = ended(server, post(server, a=FILE))
+    folder = next(module_store.glob(f"{PREFIX}*/{found['job']}"))
+    assert server.client.delete(f"/matches/{found['job']}", headers=bearer(ANNA)).status_code == 204
+    assert not [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    for path in ("", "/result", "/label"):
+        response = get(server, found["job"] + path)
+        assert (response.status_code, "removed" in response.json()["error"]) == (404, True)

@@ -1,0 +1,60 @@
+"""`isosim match` through the real entry point."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Run
+from tests.text import sentences
+
+TEXTS = sentences(260)
+PLANTED = 20  # of them are repeated in capital letters, which the encoder does not tell apart
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join([*TEXTS, *(text.upper() for text in TEXTS[:PLANTED])]))
+    return path
+
+
+def test_the_duplicates_of_a_file_with_labels_and_again(run: Run, texts: Path, tmp_path: Path) -> None:
+    out, labels = tmp_path / "pairs.csv", tmp_path / "labels.tsv"
+    same = [(1, text, text.upper()) for text in TEXTS[:PLANTED]]
+    others = [(0, TEXTS[n], TEXTS[n + 1]) for n in range(200)]
+    labels.write_text("\n".join("\t".join(map(str, row)) for row in [*same, *others]))
+    done = run("match", texts, "-o", out, "--similarity", "0.9999")
+    assert done.returncode == 0, done.stderr
+    rows = [*csv.DictReader(out.open(encoding="utf-8-sig"))]
+    assert {(int(row["row_a"]), int(row["row_b"])) for row in rows} == {(n + 1, n + 261) for n in range(PLANTED)}
+    *_, compared, worth, kept, notice = done.stderr.splitlines()
+    assert compared.startswith("280 different texts; 39,060 pairs compared")
+    assert worth.startswith("20 pairs of at least 0.9999; not judged")
+    assert "not judged" in notice
+    match = kept.rpartition(" ")[2]
+    again = run("match", "--match", match, "--labels", labels, "--precision", "0.9", "--json")
+    state = json.loads(again.stdout)
+    assert "labelled pairs are not among the candidates" in again.stderr
+    assert state["answer"]["precision"] >= 0.9
+    assert state["answer"]["judged"] >= PLANTED
+    judged = run("match", "--match", match, "--judge", "2", "--similarity", "0.9", stdin="y\nq\n")
+    assert judged.returncode == 0, judged.stderr
+    assert judged.stdout.splitlines()[0].split("\t")[:4] == ["row_a", "row_b", "text_a", "text_b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "give one file or two"),
+        (["{}", "--form", "groups"], 2, "give one of pairs, best, clusters"),
+        (["{}", "-o", "pairs.pdf"], 2, "its ending must be one of"),
+        (["{}", "--precision", "0.9"], 1, "needs judged pairs"),
+        (["missing.txt"], 1, "missing.txt"),
+        (["--match", "7315c63f6c8e46b8b779d0de4f879e60"], 1, "no match"),
+    ],
+)
+def test_what_cannot_be_done_is_said(run: Run, texts: Path, words: list[str], code: int, said: str) -> None:
+    done = run("match", *(word.format(texts) for word in words))
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr

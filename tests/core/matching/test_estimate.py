@@ -1,0 +1,150 @@
+"""Curves, thresholds and intervals learnt from labels. Their coverage is measured by `python -m evaluation matches`."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from isosim.arrays import Doubles, Rows
+from isosim.matching.drawing import draw, systematic
+from isosim.matching.estimate import DRAWS, Bins, Estimate, estimate, logits_of, posterior, prior
+
+SIMILARITY = np.sort(0.5 + 0.5 * np.random.default_rng(0).beta(1, 6, 20_000)).astype(np.float32)[::-1]
+CHANCES = 1 / (1 + np.exp(-25 * (SIMILARITY.astype(np.float64) - 0.75)))
+TRUTH = (np.random.default_rng(1).random(len(CHANCES)) < CHANCES).astype(np.float64)
+
+
+def judged(count: int, seed: int = 0, truth: Doubles = TRUTH) -> Rows:
+    rows = np.empty(0, np.intp)
+    while len(rows) < count:
+        rows = np.append(
+            rows, draw(SIMILARITY, rows, truth[rows], min(50, count - len(rows)), precision=0.8, seed=seed)
+        )
+    return rows
+
+
+@pytest.fixture(scope="module")
+def learnt() -> Estimate:
+    rows = judged(200)
+    return estimate(SIMILARITY, rows, TRUTH[rows])
+
+
+def test_precision_and_recall_are_those_of_all_candidates(learnt: Estimate) -> None:
+    for threshold in (0.7, 0.75, 0.8):
+        point, passing = learnt.at(threshold), np.float32(threshold) <= SIMILARITY
+        assert point.passing == passing.sum()
+        assert (
+            point.precision is not None and point.precision_interval is not None and point.recall_interval is not None
+        )
+        assert point.precision == pytest.approx(TRUTH[passing].mean(), abs=0.1)
+        assert point.recall == pytest.approx(TRUTH[passing].sum() / TRUTH.sum(), abs=0.2)
+        assert point.precision_interval[0] <= TRUTH[passing].mean() <= point.precision_interval[1]
+        assert point.recall_interval[0] <= TRUTH[passing].sum() / TRUTH.sum() <= point.recall_interval[1]
+        assert point.false == pytest.approx((1 - point.precision) * point.passing)
+        assert point.false_interval[0] <= (1 - TRUTH[passing]).sum() <= point.false_interval[1]
+
+
+def test_a_threshold_is_the_lowest_that_reaches_its_precision(learnt: Estimate) -> None:
+    threshold, strict = learnt.threshold_for(0.8), learnt.threshold_for(0.8, bound=True)
+    assert threshold is not None and strict is not None and threshold < strict
+    assert learnt.at(threshold).precision == pytest.approx(0.8, abs=0.02)
+    interval = learnt.at(strict).precision_interval
+    assert interval is not None and interval[0] == pytest.approx(0.8, abs=0.03) and interval[0] >= 0.8
+    lower = [point for point in learnt.at_many() if point.threshold < threshold]
+    assert all(point.precision is not None and point.precision < 0.8 for point in lower)
+    assert learnt.threshold_for(0.9999) is None
+
+
+def test_precision_falls_and_recall_rises_along_the_curve(learnt: Estimate) -> None:
+    points = learnt.at_many()
+    assert (np.diff([point.threshold for point in points]) < 0).all()
+    assert (np.diff([point.recall for point in points]) >= 0).all()
+    assert (np.diff(learnt.curve(), axis=0) <= 1e-9).all()  # the curve itself never falls with the similarity
+    assert points[-1].recall == 1 and points[-1].passing == len(SIMILARITY)
+
+
+def test_intervals_shrink_with_labels_and_what_is_needed_says_how_many(learnt: Estimate) -> None:
+    few = judged(50)
+    first = estimate(SIMILARITY, few, TRUTH[few])
+    for figure in ("precision", "recall"):
+        wide, narrow = (getattr(one.at(0.75), f"{figure}_interval") for one in (first, learnt))
+        assert narrow[1] - narrow[0] < wide[1] - wide[0]
+    assert 50 < first.needed(0.75, 0.15) < 600
+    assert learnt.needed(0.75, 0.15) < first.needed(0.75, 0.15)
+    assert learnt.needed(0.75, 1.0) == 0
+    assert first.needed(0.75, 1e-9) == len(SIMILARITY) - 50  # all that are left
+
+
+def test_if_all_candidates_are_judged_nothing_is_uncertain() -> None:
+    rows = np.arange(0, 20_000, 100)
+    few, truth = SIMILARITY[rows], TRUTH[rows]
+    point = estimate(few, np.arange(len(few)), truth).at(0.0)
+    assert point.precision_interval == pytest.approx((truth.mean(),) * 2)
+    assert (point.false, point.recall_interval) == ((1 - truth).sum(), (1, 1))
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_confidence_other_intervals() -> None:
+    rows = judged(50)
+    one, same, wide = (estimate(SIMILARITY, rows, TRUTH[rows], confidence=share).at(0.75) for share in (0.8, 0.8, 0.99))
+    assert one == same and one.precision == wide.precision
+    assert wide.false_interval[0] < one.false_interval[0] < one.false_interval[1] < wide.false_interval[1]
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_labels_of_one_kind_leave_intervals_that_do_not_touch_the_other_end(label: float) -> None:
+    rows = judged(25, truth=np.full(len(TRUTH), label))
+    point = estimate(SIMILARITY, rows, np.full(25, label)).at(0.75)
+    assert point.precision_interval is not None
+    low, high = point.precision_interval
+    assert (high < 0.6) if label == 0 else (low > 0.4)
+    assert high - low > 0.02
+
+
+def test_nothing_is_recommended_without_labels_and_nothing_breaks_without_candidates() -> None:
+    assert estimate(SIMILARITY, np.empty(0, np.intp), []).threshold_for(0.5) is None
+    point = estimate(SIMILARITY[:0], np.empty(0, np.intp), []).at(0.5)
+    assert (point.passing, point.precision, point.recall) == (0, None, None)
+    assert estimate(SIMILARITY, judged(25), TRUTH[judged(25)]).at(1.1).precision is None
+
+
+def test_the_posterior_without_labels_is_the_prior() -> None:
+    bins = Bins(SIMILARITY)
+    none = np.zeros(len(bins.sizes), np.intp)
+    drawn = posterior(bins, none, none, np.random.default_rng(0), 4 * DRAWS)
+    mean, precision = prior()
+    np.testing.assert_allclose(drawn.mean(0), mean, atol=0.5)
+    np.testing.assert_allclose(drawn.std(0), np.sqrt(np.diag(np.linalg.inv(precision))), rtol=0.25)
+    assert (np.diff(logits_of(bins.parts, drawn), axis=1) <= 0).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(count=some.integers(1, 60), size=some.integers(1, 400), known=some.integers(0, 80), seed=some.integers(0, 99))
+def test_no_candidate_is_drawn_twice(count: int, size: int, known: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    similarity = np.sort(rng.random(size).astype(np.float32))[::-1]
+    if seed % 3 == 0:
+        similarity = np.full(size, 0.5, np.float32)
+    rows = rng.permutation(size)[:known]
+    labels = (rng.random(len(rows)) < 0.5).astype(int)
+    targets: list[dict[str, float]] = [{}, {"precision": 0.7}, {"threshold": 0.5}]
+    drawn = draw(similarity, rows, labels, count, seed=seed, **targets[seed % 3])
+    assert len(drawn) == min(count, size - len(rows))
+    assert len(np.union1d(drawn, rows)) == len(drawn) + len(rows)
+    np.testing.assert_array_equal(drawn, draw(similarity, rows, labels, count, seed=seed, **targets[seed % 3]))
+
+
+def test_labels_gather_on_both_sides_of_the_threshold() -> None:
+    rows = judged(150)
+    wanted = estimate(SIMILARITY, np.arange(len(TRUTH)), TRUTH).threshold_for(0.8)
+    assert wanted is not None
+    late = SIMILARITY[rows[50:]]
+    assert 30 <= (late >= wanted).sum() <= 85
+    near = ((CHANCES[rows[50:]] > 0.05) & (CHANCES[rows[50:]] < 0.95)).mean()
+    assert near > 0.5 > 3 * ((CHANCES > 0.05) & (CHANCES < 0.95)).mean()
+
+
+def test_rows_are_drawn_in_proportion_to_their_weights() -> None:
+    weights = np.array([1.0, 1, 1, 1, 1, 1, 2, 100])
+    picks = [systematic(weights, 3, np.random.default_rng(seed)) for seed in range(400)]
+    shares = np.bincount(np.concatenate(picks), minlength=8) / 400
+    np.testing.assert_allclose(shares, [*[0.25] * 6, 0.5, 1], atol=0.07)
