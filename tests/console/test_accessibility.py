@@ -117,3 +117,12 @@ def test_a_view_is_accessible_light_and_dark_and_fits_into_any_window(visit: Vis
         # Pictures follow the window a frame or more later.
         analyst.page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
         assert analyst.page.evaluate(CUT) == []
+
+
+def test_on_a_phone_a_table_names_its_columns_in_each_line(visit: Visit) -> None:
+    analyst = visit("#/domains")
+    analyst.page.set_viewport_size({"width": 390, "height": 844})
+    assert analyst.page.locator("header.top").bounding_box()["height"] < 100  # two rows; three took 113
+    analyst.presses("Versions of letters")
+    cell = analyst.page.get_by_role("table", name="Versions of letters").locator("td[data-label=Method]").first
+    assert "Method" in cell.evaluate("cell => getComputedStyle(cell, '::before').content")

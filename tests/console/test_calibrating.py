@@ -4,12 +4,14 @@ import csv
 import io
 import re
 import time
+from typing import Any
 
 from isosim.jobs.job import Status
 from tests.console.analyst import Analyst
 from tests.console.conftest import Site, Visit, labelled
 from tests.processes import wait_until
 from tests.stores import jobs_of
+from tests.tables import FILES, TEXTS
 from tests.text import sentences
 from tests.workbooks import workbook
 
@@ -117,6 +119,22 @@ def test_a_table_and_labelled_pairs_in_an_old_encoding_become_a_version(visit: V
     assert "tickets & 1" not in str(job)
 
 
+def test_what_is_sent_is_what_was_shown_of_every_kind_of_file(visit: Visit, site: Site) -> None:
+    """Without a correction: the sheet with the table is taken, not the cover before it."""
+    analyst = visit()
+    for name, (content, form, _) in FILES.items():
+        analyst.go("#/calibrate/kinds")
+        analyst.chooses_file(name, content)
+        assert analyst.understood()["Distinct"] == str(len(TEXTS)), name
+        assert form == "text" or analyst.page.get_by_role("radio", name="question").is_checked(), name
+        analyst.presses("Start the calibration")
+        analyst.sees("Waiting for a worker")
+        [job] = jobs_of(site.store).unended()
+        with jobs_of(site.store).posted(job) as posted:
+            assert list(posted.texts()) == TEXTS, name
+        jobs_of(site.store).cancel(job.id)
+
+
 def choose(analyst: Analyst, name: str, content: bytes, said: str) -> None:
     analyst.go("#/calibrate")
     analyst.chooses_file(name, content)
@@ -163,6 +181,35 @@ def test_what_was_understood_wrongly_can_be_corrected(visit: Visit) -> None:
 
     analyst.fills("Or paste", "\n".join("\t".join(row) for row in ROWS))
     analyst.sees("Table with tabs")
+
+
+def test_dropped_text_is_cut_between_characters_and_other_scripts_are_remarked(visit: Visit) -> None:
+    analyst = visit()
+
+    def as_minilm(route: Any) -> None:
+        facts = route.fetch().json()
+        facts["encoder"]["id"] = "minilm"
+        route.fulfill(json=facts)
+
+    analyst.page.route("**/console/server.json", as_minilm)
+    analyst.go("#/calibrate")
+    analyst.sees("minilm: English")
+    foreign = analyst.page.get_by_text("Most of this is not English")
+    dropped = analyst.page.evaluate_handle(
+        """(content) => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([content], "dropped.txt", { type: "text/plain" }));
+            return transfer;
+        }""",
+        "a" + "👍" * 300 + "\n" + "\n".join(sentences(20)),
+    )
+    for event in ("dragover", "drop"):
+        analyst.page.dispatch_event("fieldset.drop", event, {"dataTransfer": dropped})
+    analyst.sees("dropped.txt")
+    assert analyst.page.locator("td.sample").first.text_content() == "a" + "👍" * 199
+    assert foreign.count() == 0
+    analyst.fills("Or paste", "오늘은 날씨가 아주 좋다\n서울은 대한민국의 수도이다\nA line in English")
+    foreign.wait_for()
 
 
 def test_a_large_paste_does_not_freeze_the_page(visit: Visit) -> None:
@@ -266,3 +313,23 @@ def test_a_server_that_is_gone_or_busy_loses_nothing_of_what_was_entered(visit: 
     assert len(analyst.field("Or paste").input_value()) > 10_000
     for job in jobs.unended():
         jobs.cancel(job.id)
+
+
+def test_an_old_calibration_says_what_is_true_now(visit: Visit, site: Site) -> None:
+    first = site.calibrate("past", sentences(300), method="sn")
+    second = site.calibrate("past", sentences(300), method="identity", promote="never")
+    analyst = visit()
+
+    def outcome(job: str) -> str:
+        analyst.go(f"#/job/{job}")
+        return analyst.text(".outcome")
+
+    assert outcome(second) == "not promoted Version 2 of past is made, and does not answer; version 1 does."
+    analyst.presses("Promote all the same")
+    analyst.answers("Promote")
+    analyst.sees("This version answers requests for past.")
+    assert outcome(second) == "promoted Version 2 of past answers now."
+    assert outcome(first) == "not promoted Version 1 of past answered at first; version 2 answers now."
+    site.server.client.delete("/domains/past").raise_for_status()
+    assert outcome(first) == "deleted Version 1 of past was made; it has been deleted since."
+    assert analyst.page.get_by_role("link", name="Open the report").count() == 0

@@ -1,5 +1,7 @@
 """Sentences scored by one version or two, each pair called a match or not."""
 
+import re
+
 from tests.console.conftest import Site, Visit
 from tests.text import sentences
 
@@ -63,3 +65,35 @@ def test_a_saved_threshold_decides_as_the_service_does(visit: Visit, site: Site)
     analyst.presses("Score")
     analyst.sees("default has no scale yet, so there is no percentile: calibrate it with its own text.")
     analyst.sees_no_more("Some pairs are called a match")
+
+
+def test_precision_is_offered_where_labels_were_given_and_searches_ask_for_their_entries(visit: Visit) -> None:
+    analyst = visit("#/compare/letters")
+    precision = analyst.page.locator("option[value=precision]")
+    assert precision.count() == 0
+    analyst.chooses("Scored by", "tickets")
+    precision.wait_for(state="attached")
+    analyst.chooses("A pair is a match at", "precision")
+    assert analyst.field("Wanted precision in per cent").input_value() == "90"
+    analyst.chooses("A pair is a match at", "false_hit_rate")
+    analyst.fills("Entries searched", "0")
+    analyst.presses("Fill in an example")
+    analyst.sees("Give a whole number above 0.")
+    analyst.fills("Entries searched", "50")
+    analyst.presses("Score")
+    analyst.sees("false hit rate 1 % among 50 entries")
+    analyst.sees(re.compile("Percentile and probability answer different questions: "))
+
+
+def test_sentences_run_in_their_own_direction_where_they_are_typed_and_where_they_are_shown(visit: Visit) -> None:
+    direction = "element => getComputedStyle(element).direction"
+    analyst = visit("#/compare")
+    for label, text in (("Sentence", "الطقس جميل جدا"), ("Compared with", "מזג האוויר יפה")):
+        analyst.fills(label, text)
+        assert analyst.field(label).evaluate(direction) == "rtl"
+    analyst.presses("Score")
+    shown = analyst.page.locator(".scores .sample, bdi.sample")
+    shown.first.wait_for()
+    assert {element.evaluate(direction) for element in shown.all()} == {"rtl"}
+    analyst.fills("Sentence", "From left to right")
+    assert analyst.field("Sentence").evaluate(direction) == "ltr"

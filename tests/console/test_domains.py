@@ -7,7 +7,7 @@ from pathlib import Path
 from loadtest.servers import multiply
 from tests.console.conftest import Site, Visit
 from tests.processes import Serve, wait_until
-from tests.stores import domains_of, record_of
+from tests.stores import domains_of, files_of, record_of
 
 LETTERS = [("letters", 2)]
 
@@ -117,6 +117,40 @@ def test_a_damaged_domain_says_that_requests_get_503_and_what_to_do(visit: Visit
     assert "All of its versions" in analyst.text("dialog")
     analyst.go("#/compare/torn")
     assert "torn: damaged" in analyst.field("Scored by").inner_text()
+
+
+def test_a_version_that_could_not_be_loaded_is_marked_and_can_be_promoted_after_a_repair(
+    visit: Visit, site: Site
+) -> None:
+    site.copies("broken", *2 * LETTERS)
+    weights = files_of(site.store, "broken", 1) / "weights.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(b"")
+    asked = site.server.client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "broken@1"})
+    assert asked.status_code == 503
+    weights.write_bytes(whole)
+    analyst = visit("#/report/broken/1")
+    analyst.sees("Its files are damaged: this server could not load it.")
+    assert analyst.page.get_by_text("damaged", exact=True).is_visible()
+    analyst.presses("Promote")
+    analyst.answers("Promote")
+    analyst.sees("This version answers requests for broken")
+    assert analyst.page.get_by_text("damaged", exact=True).count() == 0
+
+
+def test_without_a_champion_a_version_is_promoted_before_thresholds_are_saved(visit: Visit, site: Site) -> None:
+    site.copies("waiting", promote=False)
+    analyst = visit("#/report/waiting/1")
+    analyst.sees("Promote a version first; then thresholds can be saved.")
+    analyst.sees("For a false-match rate of 1 %")
+    assert "Next step: promote this version" in analyst.text(".view section.card")
+    save = analyst.page.get_by_role("button", name="Save this threshold")
+    assert save.is_disabled()
+    analyst.presses("Promote")
+    analyst.answers("Promote")
+    analyst.sees("No threshold of this domain is saved.")
+    analyst.sees("For a false-match rate of 1 %")
+    assert save.is_enabled()
 
 
 def test_of_many_domains_some_are_shown_as_short_lines_and_the_others_found(

@@ -60,3 +60,14 @@ def test_a_key_is_asked_for_kept_for_the_session_sent_with_everything_and_forgot
     kept = analyst.page.evaluate("JSON.stringify(sessionStorage)")
     assert "owner" not in kept
     assert "isosim.key" not in kept
+
+
+def test_a_key_that_may_not_save_is_told_which_scope_it_lacks(visit: Visit, locked: Server) -> None:
+    analyst = visit("#/report/letters/1", locked)
+    analyst.fills("API key", "reader")
+    analyst.answers("Use this key")
+    analyst.sees("For a false-match rate of 1 %")
+    analyst.presses("Save this threshold")
+    said = analyst.alert()
+    assert "The threshold fmr-0.01 was not saved: the API key lacks the scope 'admin'" in said
+    assert "for a key with that scope" in said

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.console.analyst import Analyst
-from tests.console.conftest import Site, Visit
+from tests.console.conftest import Site, Visit, labelled
 from tests.text import sentences
+from tests.workbooks import workbook
 
 OWN = "Go on with labels from a file"
 
@@ -148,3 +149,39 @@ def test_no_label_is_lost(visit: Visit, domain: str, tmp_path: Path) -> None:
     analyst.page.reload()
     analyst.sees("No labels yet.")
     assert not analyst.page.locator(".judging").is_visible()
+
+
+def test_labels_of_a_file_are_sent_without_judging(visit: Visit, site: Site, domain: str) -> None:
+    analyst = visit(f"#/report/{domain}/1")
+    analyst.presses("Add labels", "link")
+    analyst.sees("No labels yet.")
+    for name, content, words in (
+        ("report.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "Copy the text out of a PDF"),
+        ("labels.csv", b"a,b,label\nOne.,Two.,7\n", "Line 2: the label 7 is neither 0 nor 1."),
+        ("labels.tsv", b"One.\tTwo.\nThree.\tFour.\n", "expected a label and two sentences, found 2 columns"),
+    ):
+        analyst.chooses_file(name, content, OWN)
+        analyst.sees(words)
+        assert analyst.field(OWN).get_attribute("aria-invalid") == "true"
+    rows = [[a, b, n % 2] for n, (a, b, _) in enumerate(labelled(40))]
+    analyst.chooses_file("own.xlsx", workbook([["a", "b", "label"], *rows]), OWN)
+    analyst.presses("Send 40 labels")
+    analyst.sees("Waiting for a worker")
+    site.work()
+    analyst.sees(f"Version 2 of {domain}")
+    assert site.get(f"/domains/{domain}/versions/2")["report"]["labels"]["pairs"] == 40
+
+
+def test_labels_that_promise_no_precision_say_so_before_they_are_sent(visit: Visit, domain: str) -> None:
+    analyst = visit(f"#/label/{domain}")
+    assert analyst.page.get_by_role("button", name="Send the labels").is_disabled()  # there are none
+    draw(analyst, 120)
+    for _ in range(24):
+        analyst.page.keyboard.press("0")
+    warning = analyst.page.locator(".verdict", has_text="No threshold by precision can be expected of these labels yet")
+    warning.wait_for()
+    assert "none of the pairs that score highest is a match" in warning.inner_text()
+    for key in 24 * ["Backspace"] + 24 * ["1"]:
+        analyst.page.keyboard.press(key)
+    analyst.sees("24 labels, 24 of them matches.")
+    assert not warning.is_visible()

@@ -6,6 +6,7 @@ import pytest
 
 from tests.console.analyst import Analyst
 from tests.console.conftest import Site, Visit
+from tests.text import sentences
 
 JARGON = re.compile(r"rawness|nulling|hubness|AUROC|PSI|expected calibration error|variance|spectrum", re.IGNORECASE)
 
@@ -152,6 +153,48 @@ def test_a_threshold_is_saved_replaced_after_a_question_and_deleted(visit: Visit
     assert target() is None
 
 
+def test_a_change_names_the_saved_thresholds_that_give_no_verdict_then(visit: Visit, site: Site) -> None:
+    labels = [(text, text.upper(), 1) for text in sentences(40)] + [(*sentences(n + 2)[n:], 0) for n in range(40)]
+    site.copies("losing")
+    site.calibrate("losing", sentences(300), method="identity", labels=labels, promote="always")
+    site.copies("losing")
+    site.server.client.post("/domains/losing/rollback").raise_for_status()  # champion 2, which alone has labels
+    for name, target in (("precise", {"precision": 0.8}), ("duplicates", {"fmr": 0.01})):
+        site.server.client.put(f"/domains/losing/thresholds/{name}", json=target).raise_for_status()
+    analyst = visit("#/domains")
+    analyst.presses("Versions of losing")
+    for button in ("Promote losing, version 1", "Return to version 3"):
+        analyst.presses(button)
+        analyst.sees("The saved threshold precise gives no verdict then: Domain 'losing")
+        assert not re.search("POST|duplicates", analyst.text("dialog"))
+        if "Promote" in button:
+            analyst.answers("Cancel")
+    analyst.answers("Return to version 3")
+    analyst.sees("losing is again answered by version 3.")
+    table = analyst.page.get_by_role("table", name="Saved thresholds of losing")
+    table.get_by_text("Similarity in version 3").wait_for()
+    table.get_by_text(f"{advised(site, 'losing'):.4f}").wait_for()
+    analyst.go("#/compare/losing")
+    analyst.chooses("A pair is a match at", "saved:precise")
+    analyst.presses("Fill in an example")
+    analyst.sees("losing@3: no verdict for precise, precision 80 %. Domain 'losing' was given no labels.")
+    assert "Verdict" not in analyst.page.get_by_role("table", name="Scores").inner_text()
+
+
+def test_labels_that_reach_no_precision_say_so_where_the_table_would_stand(visit: Visit, site: Site) -> None:
+    some = sentences(60)
+    labels = [(a, b, int(n == 7)) for n, (a, b) in enumerate(zip(some[:30], some[30:], strict=True))]
+    site.calibrate("scarce", sentences(300), method="identity", labels=labels, promote="always")
+    site.server.client.put("/domains/scarce/thresholds/likely", json={"precision": 0.8}).raise_for_status()
+    analyst = visit("#/report/scarce/1")
+    analyst.sees("30 labels are too few for this table: they reach no precision of 50 %.")
+    analyst.go("#/domains")
+    analyst.presses("Versions of scarce")
+    analyst.sees("reach no precision of 50 %: at each")
+    row = analyst.page.get_by_role("table", name="Versions of scarce")
+    row.locator("td[data-label=Labels]", has_text="30").wait_for()
+
+
 def test_a_word_is_explained_on_hover_on_focus_and_on_a_tap_and_escape_hides_it(visit: Visit) -> None:
     meaning = "The share of random pairs of the domain's sentences that are less similar than this pair"
     analyst = visit("#/compare/letters")
@@ -171,3 +214,15 @@ def test_a_word_is_explained_on_hover_on_focus_and_on_a_tap_and_escape_hides_it(
     tip.wait_for(state="hidden")
     word.click()
     tip.wait_for()
+
+
+def test_the_glossary_has_every_word_in_one_sentence(visit: Visit) -> None:
+    analyst = visit()
+    analyst.presses("Glossary", "link")
+    analyst.sees("Words on every page")
+    rows = analyst.page.locator("dl.words > div").all()
+    found = {row.locator("dt").inner_text(): row.locator("dd").inner_text() for row in rows}
+    wanted = "percentile, false-match rate, false hit rate, champion, precision, recall, probability, raw cosine, PSI"
+    assert set(wanted.split(", ")) <= set(found)
+    for word, sentence in found.items():
+        assert re.fullmatch(r"[^.]*(\d\.\d[^.]*)*\.", sentence), (word, sentence)

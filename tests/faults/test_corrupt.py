@@ -3,12 +3,15 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from isosim.encoders.store import EncoderStore
 from tests.faults.damage import GARBAGE, ask, refused
+from tests.faults.load import metric
 from tests.processes import Serve, command, score, wait_until
 from tests.stores import copy_version, domains_of, files_of, record_of
 from tests.text import sentences
@@ -173,13 +176,76 @@ def test_garbage_for_a_record_stops_neither_the_champion_nor_other_domains_and_c
     assert back.client.get(f"/domains/{hurt[0]}").status_code == 404
 
 
-def test_a_server_refuses_a_corrupt_encoder_in_one_sentence(store: Path) -> None:
-    flip(next((store / "encoders" / "tiny").iterdir()) / "encoder.onnx")
+def test_a_repair_brings_a_running_server_the_champion_that_the_record_still_names(serve: Serve, news: Path) -> None:
+    server = serve(model_store=news, encoder="tiny")
+    before = score(server, "news").content
+    record = record_of(news, "news")
+    record.write_text(record.read_text().replace('"thresholds": {}', '"thresholds": 1'))
+    refused(server.client.post("/domains/news/rollback"), "thresholds: Input should be an object")
+    repaired = json.loads(command("store", "repair", "news", "--json", model_store=news).stdout)
+    assert [one["champion"] for one in repaired["served"].values()] == [2]
+    state = server.client.get("/domains/news").json()
+    assert (state["champion"], state["previous"], state["revision"]) == (2, 1, repaired["revision"])
+    assert score(server, "news").content == before
+    assert server.client.post("/domains/news/rollback").json()["champion"] == 1
+    assert score(server, "news").json()["version"] == 1
+
+
+def test_a_champion_that_is_not_there_serves_on_where_it_is_loaded_and_is_a_503_at_a_start(
+    serve: Serve, news: Path
+) -> None:
+    server = serve(model_store=news, encoder="tiny")
+    before = score(server, "news").content
+    shutil.rmtree(files_of(news, "news", 2))
+    assert server.client.get("/domains/news").json()["champion"] == 2
+    assert score(server, "news").content == before
+    server.stop()
+    back = serve(model_store=news, encoder="tiny")
+    refused(ask(back, "news"), "promote another")
+    assert back.client.put("/domains/news/champion", json={"version": 1}).status_code == 200
+    assert score(back, "news").json()["version"] == 1
+
+
+def test_a_corrupt_version_is_refused_by_name_and_the_old_one_serves_on(serve: Serve, news: Path) -> None:
+    server = serve(model_store=news, encoder="tiny")
+    assert server.client.put("/domains/news/champion", json={"version": 1}).status_code == 200
+    before = score(server, "news").content
+    flip(files_of(news, "news", 2) / "weights.safetensors")
+    refused(server.client.put("/domains/news/champion", json={"version": 2}), "weights.safetensors")
+    # Another process promotes it all the same: the watcher refuses it too.
+    domains_of(news).promote("news", EncoderStore.at(news).find("tiny").digest, 2)
+    wait_until(lambda: metric(server, "isosim_calibration_load_failures_total") >= 1)  # tried again, each time counted
+    assert score(server, "news").content == before
+
+
+@pytest.mark.parametrize("name", ["encoder.onnx", "calibrator.onnx", "tokenizer.json", "manifest.json"])
+def test_a_server_refuses_a_corrupt_encoder_in_one_sentence(store: Path, name: str) -> None:
+    flip(next((store / "encoders" / "tiny").iterdir()) / name)
     refused = command("serve", model_store=store, encoder="tiny", port=0)
     assert refused.returncode == 1
     last = json.loads(refused.stderr.splitlines()[-1])
     assert last["level"] == "critical"
-    assert "encoder.onnx" in last["message"]
+    assert name in last["message"]
+
+
+def test_a_server_refuses_another_encoder_in_the_place_of_its_own(store: Path) -> None:
+    encoders = EncoderStore.at(store)
+    own = encoders.find("tiny")
+
+    def write(folder: Path) -> dict[str, object]:
+        for file in own.folder.iterdir():
+            shutil.copy(file, folder)
+        flip(folder / "encoder.onnx")
+        return {}
+
+    other = encoders.add("other", replace(own.spec, weights="0" * 64), write)
+    for whole in (False, True):  # its weights alone, and then all of it
+        for file in other.folder.iterdir():
+            if whole or file.name == "encoder.onnx":
+                shutil.copy(file, own.folder)
+        refused = command("serve", model_store=store, encoder=f"tiny@{own.digest}", port=0)
+        assert refused.returncode == 1
+        assert ("another encoder" if whole else "encoder.onnx") in refused.stderr
 
 
 def test_a_server_that_runs_is_not_touched_by_what_happens_to_its_encoders_files(serve: Serve, news: Path) -> None:

@@ -15,9 +15,11 @@ import pytest
 from redis import Redis
 
 from isosim.encoders.cache import PREFIX
+from tests.faults.conftest import root
 from tests.faults.line import Line
 from tests.faults.load import KNOWN, Load, metric, scores
-from tests.processes import Process, RedisServer, Server, serve_with, wait_until
+from tests.faults.network import OtherMachine
+from tests.processes import Process, RedisServer, Serve, Server, serve_with, wait_until
 from tests.text import sentences
 
 HITS = 'isosim_cache_lookups_total{cache="redis",result="hit"}'
@@ -170,6 +172,14 @@ def test_whatever_redis_answers_requests_go_on_with_equal_scores_and_it_is_used_
     goes_on(cached, cached.line.garbled(GARBAGE[garbage]), 30)
 
 
+def test_what_a_full_redis_holds_is_still_found(cached: Cached) -> None:
+    cached.is_used_again()
+    with full(cached):
+        new = [f"{text} {number}" for number, text in enumerate(sentences(1500))]  # each is to be stored and refused
+        assert cached.server.client.post("/embed", json={"inputs": new}).status_code == 200
+        cached.is_used_again()
+
+
 def test_calibrations_posted_while_redis_hangs_are_accepted_and_hold_nobody_up(cached: Cached) -> None:
     """Redis only tells workers of them, and is given up after its time."""
     posts = 30
@@ -190,3 +200,14 @@ def test_calibrations_posted_while_redis_hangs_are_accepted_and_hold_nobody_up(c
         assert {future.result() for future in waiting} == {202}
     assert max(spent) < SLOWEST
     cached.is_used_again()
+
+
+@root
+def test_a_network_that_drops_everything_between_server_and_redis_costs_no_request(
+    serve: Serve, store: Path, tmp_path: Path
+) -> None:
+    """Not even a refusal comes back: neither from connections that were open nor for new ones."""
+    with OtherMachine(tmp_path) as machine:
+        server = serve(model_store=store, encoder="tiny", redis_url=machine.redis.url, memory_cache_bytes=0)
+        cached = Cached(server, machine.redis, Line(0))
+        goes_on(cached, machine.unreachable(), 60)

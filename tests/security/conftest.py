@@ -17,6 +17,8 @@ from isosim.settings import Settings
 from tests.processes import Process, Server, serve_with
 from tests.stores import domains_of, jobs_of, post_job, publish
 
+SCOPES = ("read", "calibrate", "admin")
+
 
 def key_line(key: str, rest: str) -> str:
     """A line of the key file; all domains if `rest` names none."""

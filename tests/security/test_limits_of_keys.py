@@ -79,6 +79,17 @@ def test_a_refused_body_costs_a_text_for_each_10_kb(limited: list[Server]) -> No
     assert ask(first, "free", json={"pairs": []}).status_code == 400
 
 
+@pytest.mark.parametrize("limited", ["together"], indirect=True)
+def test_without_redis_the_limits_hold_in_each_process_and_no_request_fails(
+    limited: list[Server], redis_server: RedisServer
+) -> None:
+    redis_server.kill()
+    for server in limited:
+        statuses = [ask(server, "slow").status_code for _ in range(7)]
+        assert statuses == [200] * 5 + [429] * 2
+        assert metric(server, "isosim_key_limit_fallbacks_total") == 7
+
+
 def test_texts_are_counted_by_name_of_the_key_where_metrics_have_a_port_of_their_own(
     serve: Serve, store: Path, tmp_path: Path
 ) -> None:

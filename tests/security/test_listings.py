@@ -18,6 +18,7 @@ from isosim.threads import StoreCalls
 from loadtest.servers import multiply
 from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import bearer, furnish, key_line
+from tests.stores import domains_of
 
 COUNT = 3000
 LINES = {
@@ -80,6 +81,34 @@ def test_scoring_promotion_and_metrics_do_not_wait_for_listings(large: Server) -
         for client in clients:
             client.join()
     assert all(median(some) < median(listed) / 8 for some in waits.values()), (waits, sorted(listed))
+
+
+def test_a_list_of_models_is_the_same_as_ever(large: Server) -> None:
+    models = get(large, "greedy", "/v1/models").json()
+    again = get(large, "greedy", "/v1/models").json()
+    assert models == again
+    assert models["object"] == "list"
+    assert [card["id"] for card in models["data"][:4]] == [
+        "isosim",
+        "isosim/default",
+        "isosim/default:raw",
+        "isosim/d0",
+    ]
+    card = next(card for card in models["data"] if card["id"] == "isosim/d9")
+    assert card == get(large, "greedy", "/v1/models/isosim/d9").json()
+    assert card["created"] > 1_700_000_000
+    assert [card["id"] for card in get(large, "narrow", "/v1/models").json()["data"]] == [
+        "isosim/d7", "isosim/d7:raw", "isosim/d8", "isosim/d8:raw",
+    ]  # fmt: skip
+
+
+def test_names_are_listed_and_filtered_without_reading_a_record(
+    large: Server, module_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = domains_of(module_store)
+    monkeypatch.setattr(store.blobs, "read", lambda key: pytest.fail(f"{key} was read"))
+    assert len(list(store.names())) == COUNT
+    assert list(store.names(wanted=lambda name: name in {"d7", "../d8", "d8"})) == ["d7", "d8"]
 
 
 def test_a_listing_is_paid_for_by_its_key(large: Server) -> None:

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import InvalidInput, NotFound
+from isosim.errors import InvalidInput, IsosimError, NotFound
 from isosim.scoring.calibration import DOMAIN_REF
-from tests.processes import Server
+from tests.processes import Serve, Server, wait_until
 from tests.stores import domains_of, jobs_of, publish
 from tests.text import sentences
 
@@ -91,6 +91,11 @@ def test_a_file_that_is_no_record_is_no_domain(tmp_path: Path) -> None:
         store.stamp("UPPER")
 
 
+@pytest.fixture(scope="module")
+def reached(place: Path, tiny_server: Server) -> Server:
+    return tiny_server
+
+
 @relaxed
 @given(sendable)
 @example("../../outside")
@@ -99,8 +104,8 @@ def test_a_file_that_is_no_record_is_no_domain(tmp_path: Path) -> None:
 @example("\0")
 @example("default\n")
 @example("default/../../outside")
-def test_no_route_takes_a_wrong_name_for_a_domain(tiny_server: Server, name: str) -> None:
-    client, at = tiny_server.client, quote(name, safe="").replace(".", "%2E")  # which no client resolves
+def test_no_route_takes_a_wrong_name_for_a_domain(reached: Server, name: str) -> None:
+    client, at = reached.client, quote(name, safe="").replace(".", "%2E")  # which no client resolves
     asked = [
         client.get(f"/domains/{at}"), client.get(f"/domains/{at}/versions/1"),
         client.get(f"/domains/{at}/threshold", params={"fmr": 0.1}),
@@ -122,3 +127,37 @@ def test_no_route_takes_a_wrong_name_for_a_domain(tiny_server: Server, name: str
             continue  # the router passes over a path's last line break; the name without it is what is checked
         assert response.status_code in (307, 308, 400, 404, 405, 422), (response.request.url, response.text[:300])
         assert CANARY not in response.text
+
+
+def test_mischief_leaves_the_store_as_it_was(serve: Serve, store: Path) -> None:
+    """The same by hand, with a canary where a path would lead, and the store compared."""
+    leave_outside(store)
+    server = serve(model_store=store, encoder="tiny")
+    server.client.get("/domains")
+    before = tree(store.parent)
+    for name in ("..%2foutside", "%2e%2e/outside", "..%5coutside", "....//outside", "..%252foutside"):
+        for path in (f"/domains/{name}", f"/domains/{name}/versions/1", f"/calibrate/{name}"):
+            for method in ("GET", "DELETE", "PUT", "POST"):
+                response = server.client.request(method, path, json={"version": 1})
+                assert response.status_code in (404, 405, 422), (path, response.text)
+                assert CANARY not in response.text
+    idempotent = {"idempotency-key": "../../../outside/1"}
+    body = {"domain": "d", "texts": sentences(200), "method": "identity"}
+    job = server.client.post("/calibrate", json=body, headers=idempotent).json()["job"]
+    assert server.wait_for(job)["status"] == "succeeded"
+    allowed = (
+        f"store/jobs/{job}.json", "store/domains", "store/versions/d", "store/changes.json", "store/champions.json",
+    )  # fmt: skip
+    rooms = {f"store/{name}" for name in ("versions", "jobs", "input", "open")}
+    wait_until(lambda: all(path.startswith(allowed) for path in tree(store.parent) - before - rooms))
+    assert [*(store / "domains").iterdir()] == [store / "domains" / "d.json"]
+
+
+def test_a_name_is_checked_by_the_whole(place: Path) -> None:
+    store = domains_of(place / "store")
+    for name in ("ok\n", "ok/..", "ok ", "x" * 65):
+        with pytest.raises(InvalidInput):
+            store.read(name)
+    assert store.read("x" * 64).versions == {}
+    with pytest.raises(IsosimError):
+        store.load("ok", 1)

@@ -68,6 +68,17 @@ def flat(value: Any) -> bytes:
     return b" ".join(flat(part) for part in value)
 
 
+def test_the_search_sees_what_redis_holds(redis_server: RedisServer, tmp_path: Path) -> None:
+    traces = Traces(tmp_path, redis_server.url)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "manifest.json").write_text("{}")
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.hset("h", "data", MARK)
+        client.rpush("l", MARK)
+        client.set("other", "x")
+    assert sorted(traces.found()) == ["h", "l"]
+
+
 @pytest.fixture
 def traces(store: Path, redis_server: RedisServer) -> Traces:
     return Traces(store.parent, redis_server.url)
@@ -94,6 +105,11 @@ def running(server: Server, domain: str = "secret", texts: list[str] = LONG) -> 
     job: str = server.client.post("/calibrate", json={"domain": domain, "texts": texts, "method": "flow"}).json()["job"]
     wait_until(lambda: server.client.get(f"/calibrate/{job}").json()["stage"] in ("embedding", "fitting"), 120)
     return job
+
+
+def status(server: Server, job: str) -> str:
+    found: str = server.client.get(f"/calibrate/{job}").json()["status"]
+    return found
 
 
 def test_after_a_refusal_a_success_a_cancel_and_a_killed_process(traces: Traces, calibrating: Begin) -> None:
@@ -131,6 +147,28 @@ def test_after_a_refusal_a_success_a_cancel_and_a_killed_process(traces: Traces,
     wait_until(lambda: server.client.get(f"/calibrate/{job}").json()["attempt"] == 2, 60)
     assert len(traces.found()) == 1
     server.client.delete(f"/calibrate/{job}")
+    wait_until(lambda: traces.found() == [])
+
+
+def test_after_a_failure(traces: Traces, calibrating: Begin) -> None:
+    server, _ = calibrating()
+    for tokenizer in (traces.folder / "store").rglob("tokenizer.json"):
+        tokenizer.write_text("{}")
+    done = server.calibrate("secret", TEXTS)
+    assert done["status"] == "failed"
+    assert MARK not in str(done)
+    assert traces.found() == []
+
+
+def test_after_a_time_out_and_a_restart(traces: Traces, calibrating: Begin) -> None:
+    server, _ = calibrating(job_timeout=2)
+    posted = server.client.post("/calibrate", json={"domain": "secret", "texts": LONG, "method": "flow"})
+    job = posted.json()["job"]
+    wait_until(lambda: status(server, job) == "failed", 240)
+    assert "stopped after 2 s, the time limit" in server.client.get(f"/calibrate/{job}").json()["error"]
+    server.kill()
+    server, _ = calibrating(job_timeout=2)
+    wait_until(lambda: status(server, job) == "failed", 240)
     wait_until(lambda: traces.found() == [])
 
 

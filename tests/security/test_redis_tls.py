@@ -11,7 +11,7 @@ from tests.faults.jobs import running_job
 from tests.faults.load import metric
 from tests.processes import Process, Serve, command, wait_until
 from tests.security.conftest import bearer, key_line
-from tests.security.redis_guarded import PASSWORD, USER, GuardedRedis
+from tests.security.redis_guarded import PASSWORD, USER, GuardedRedis, authority
 from tests.text import sentences
 
 BODY = {"pairs": [["a guarded boat", "a guarded gate"]]}
@@ -77,6 +77,36 @@ def test_the_user_may_do_nothing_else(guarded: GuardedRedis) -> None:
                 client.execute_command(*forbidden)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.parametrize("wrong", ["authority", "name", "password", "plain"])
+def test_a_redis_that_is_not_the_right_one_is_not_used_and_no_request_fails(
+    guarded: GuardedRedis, serve: Serve, store: Path, tmp_path: Path, wrong: str
+) -> None:
+    given = settings(guarded, model_store=store, encoder="tiny")
+    if wrong == "authority":
+        given["redis_url"] = url(guarded, authority(tmp_path / "other", "other"))
+    elif wrong == "name":
+        given["redis_url"] = given["redis_url"].replace("localhost", "127.0.0.1")  # the certificate says localhost
+    elif wrong == "password":
+        given["redis_password"] = "guess"  # noqa: S105
+    else:
+        given["redis_url"] = guarded.url.replace("rediss", "redis")
+    server = serve(**given)
+    assert server.client.post("/similarity", json=BODY).status_code == 200
+    assert metric(server, ERRORS) > 0
+    answer = server.client.post("/calibrate", json={"domain": "d", "texts": sentences(250)})
+    assert answer.status_code == 202  # no job needs Redis
+    reasons = {
+        "authority": "TLS fails: ",
+        "name": "TLS fails: ",
+        "password": "it refuses the user or password",
+        "plain": "",
+    }
+    wait_until(lambda: reasons[wrong] in server.log.read_text())
+    assert PASSWORD not in answer.text + server.log.read_text()
+    with guarded.as_admin() as admin:
+        assert admin.dbsize() == 0
+
+
 @pytest.mark.parametrize(
     ("given", "names"),
     [
@@ -89,8 +119,11 @@ def test_the_user_may_do_nothing_else(guarded: GuardedRedis) -> None:
         ({"redis_url": f"redis://u:secret@host/0?ssl_ca_certs={__file__}"}, "REDIS_URL: Value error, ssl_ca_certs"),
     ],
 )
-def test_an_address_that_is_wrong_is_named_and_not_shown(tmp_path: Path, given: dict[str, str], names: str) -> None:
-    done = command("serve", model_store=tmp_path, **given)
+@pytest.mark.parametrize("words", [["serve"], ["doctor"], ["worker"]], ids=lambda words: words[0])
+def test_an_address_that_is_wrong_is_named_and_not_shown(
+    tmp_path: Path, given: dict[str, str], names: str, words: list[str]
+) -> None:
+    done = command(*words, model_store=tmp_path, **given)
     said = done.stdout + done.stderr
     assert done.returncode != 0
     assert names in said

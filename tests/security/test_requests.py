@@ -1,16 +1,25 @@
 """Requests that are too large, too deep, too long or no text at all: refused early, in the one form of an error."""
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
+
 from tests.faults.load import metric
 from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import key_line
+from tests.stores import jobs_of, post_job
 from tests.text import sentences
 
 JSON = {"content-type": "application/json"}
+BODIES = [
+    "/similarity", "/embed", "/rerank", "/score", "/v1/embeddings", "/calibrate", "/tokenize",
+    "/v2/models/isosim/infer", "/domains/default/champion", "/domains/default/labels",
+]  # fmt: skip
 
 
 def test_a_request_that_takes_too_long_is_answered_503_and_its_work_is_dropped(serve: Serve, store: Path) -> None:
@@ -61,6 +70,17 @@ def test_calibrations_and_event_streams_are_not_cut_off(serve: Serve, store: Pat
     assert states[-1] == "succeeded"
 
 
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"pairs":[', b'{"inputs":[', b'{"text_1":[', b'[{"a":'])
+def test_json_that_is_nested_too_deep_is_refused(tiny_server: Server, path: str, opening: bytes) -> None:
+    method = "PUT" if path.endswith("champion") else "POST"
+    for depth in (300, 1500):
+        response = tiny_server.client.request(method, path, content=opening * depth, headers=JSON)
+        assert response.status_code in (400, 413, 422), response.text
+        assert len(response.content) < 2000  # nothing of it is sent back
+    assert tiny_server.client.get("/readyz").status_code == 200
+
+
 def test_an_inference_tensor_that_is_nested_deep_is_refused(tiny_server: Server) -> None:
     for depth in (100, 190, 900, 100_000):
         data = "[" * depth + '"a"' + "]" * depth
@@ -68,6 +88,41 @@ def test_an_inference_tensor_that_is_nested_deep_is_refused(tiny_server: Server)
         response = tiny_server.client.post("/v2/models/isosim/infer", content=body.encode(), headers=JSON)
         assert response.status_code in (200, 422), response.text[:300]
     assert tiny_server.client.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "text", ["\0", "a\0b", "\0" * 1000, "\u202e\u2066", "\ufeff", "\uffff\U0010ffff", "a" * 10_000, "é" * 9_999]
+)
+def test_any_unicode_is_a_text(tiny_server: Server, text: str) -> None:
+    client = tiny_server.client
+    for path, body in (
+        ("/similarity", {"pairs": [[text, "b"]]}), ("/embed", {"inputs": text}),
+        ("/score", {"model": "isosim", "text_1": text, "text_2": "b"}),
+        ("/tokenize", {"inputs": text}), ("/v1/embeddings", {"model": "isosim", "input": text}),
+    ):  # fmt: skip
+        response = client.post(path, json=body)
+        nothing_left = response.status_code == 422 and response.json()["error_type"] == "Tokenizer"  # of control signs
+        nothing_left |= response.status_code == 400 and path.startswith("/v1") and "token" in response.text
+        assert response.status_code == 200 or nothing_left, (path, response.text)
+
+
+def test_half_a_surrogate_pair_is_no_text_on_any_route(tiny_server: Server) -> None:
+    half = '"\\ud800"'
+    for path, body in (
+        ("/similarity", f'{{"pairs": [[{half}, "b"]]}}'), ("/embed", f'{{"inputs": {half}}}'),
+        ("/calibrate", f'{{"domain": "d", "texts": [{half}]}}'), ("/tokenize", f'{{"inputs": {half}}}'),
+        ("/v1/embeddings", f'{{"model": "isosim", "input": {half}}}'),
+        ("/similarity", f'{{"pairs": [["a", "b"]], {half}: 1}}'),
+        ("/v2/models/isosim/infer", f'{{"inputs":[{{"name":"text","shape":[1],"datatype":"BYTES","data":[{half}]}}]}}'),
+        ("/rerank", f'{{"query": {half}, "texts": ["a"]}}'),
+        ("/domains/default/labels", f'{{"labels": [[{half}, "b", 1]]}}'),
+    ):  # fmt: skip
+        response = tiny_server.client.post(path, content=body.encode(), headers=JSON)
+        assert response.status_code in (400, 422), (path, response.text)
+    lines = tiny_server.client.post(
+        "/calibrate?domain=d", content=half.encode() + b"\n", headers={"content-type": "application/x-ndjson"}
+    )
+    assert lines.status_code == 422
 
 
 def test_a_key_is_asked_for_before_a_body_and_small_bodies_are_bounded_tightly(serve: Serve, store: Path) -> None:
@@ -87,3 +142,39 @@ def test_a_compressed_body_is_refused_and_not_unpacked(tiny_server: Server) -> N
     for encoding in ("gzip", "br", "deflate", "zstd", "gzip, identity"):
         response = tiny_server.client.post("/similarity", content=b"x", headers=JSON | {"content-encoding": encoding})
         assert response.status_code == 415
+
+
+def test_event_streams_have_a_most(serve: Serve, store: Path) -> None:
+    from isosim.api.state import MAX_EVENT_STREAMS
+    from isosim.jobs.job import JobRequest
+
+    server = serve(model_store=store, encoder="tiny", local_worker=False)
+    job = post_job(jobs_of(store), JobRequest("d", "digest", "tiny"))
+    stop, statuses = threading.Event(), list[int]()
+
+    def follow() -> None:
+        with httpx.stream("GET", f"{server.url}/calibrate/{job.id}/events", timeout=60) as stream:
+            statuses.append(stream.status_code)
+            if stream.status_code == 200:
+                lines = stream.iter_lines()  # kept: an iterator that is thrown away closes the stream
+                next(lines)
+                stop.wait(60)
+
+    followers = [threading.Thread(target=follow) for _ in range(MAX_EVENT_STREAMS + 20)]
+    for follower in followers:
+        follower.start()
+    try:
+        wait_until(lambda: len(statuses) == len(followers), 60)
+        assert statuses.count(200) == MAX_EVENT_STREAMS
+        assert set(statuses) == {200, 429}
+        assert server.client.get("/readyz").status_code == 200
+    finally:
+        stop.set()
+        for follower in followers:
+            follower.join()
+    wait_until(lambda: httpx_status(server, job.id) == 200)
+
+
+def httpx_status(server: Server, job: str) -> int:
+    with server.client.stream("GET", f"/calibrate/{job}/events") as stream:
+        return stream.status_code
