@@ -15,19 +15,16 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from isosim.arrays import Doubles
-from isosim.encoders.onnx_engine import PREFIX, OnnxEncoder, open_session
+from isosim.encoders.onnx_engine import OnnxEncoder
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.export import encoder, precision
 from isosim.export.checkpoints import Checkpoint
-from isosim.export.graph import random_weights
-from isosim.fitting.calibrator import Calibrator
 from tests.encoders import export, shifts, vectors
 from tests.modelling.encoder.families import FAMILIES, Case
 from tests.text import sentences
 
 CPU = ["CPUExecutionProvider"]
-SHAPES = [(1, 1), (1, 3), (2, 30), (7, 5), (5, 48)]  # (B, T); traced was (3, 7)
 # One word, a sentence, what is cut at 48 tokens, what the vocabulary lacks, blanks and capitals.
 TEXTS = [
     "boat",
@@ -122,23 +119,6 @@ def test_a_texts_vector_is_what_transformers_gives(family: Family, record_proper
     print(f"largest difference, text to vector, {family.name}: {worst:.1e}")
     assert worst <= 1e-4
     assert np.abs(expected).max() > 0.1  # not so small that all would be near
-
-
-def test_pooled_and_latent_are_torchs_at_shapes_that_were_not_traced(family: Family) -> None:
-    spec = family.artifact.spec
-    module = encoder.load(Checkpoint(family.folder, "test"), pooling=family.case.pooling)
-    session = open_session(family.artifact.joined, CPU, 1)
-    types = {"token_type_ids"} if family.name in ("bert", "electra", "albert") else set()
-    assert family.serve.inputs == {"input_ids", "attention_mask"} | types  # the others have none
-    weights = random_weights(spec.dim, seed=3)
-    overrides = {PREFIX + name: tensor.numpy() for name, tensor in weights.items()}
-    for shape in SHAPES:
-        feeds = family.feeds(*shape)
-        pooled, latent = session.run(["pooled", "latent"], feeds | overrides)
-        with torch.no_grad():
-            expected = module(torch.from_numpy(feeds["input_ids"]), torch.from_numpy(feeds["attention_mask"]))
-            np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-4)
-            np.testing.assert_allclose(latent, Calibrator.from_weights(weights)(expected), rtol=0, atol=1e-4)
 
 
 def test_neighbours_and_padding_do_not_move_a_vector(family: Family) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import FNetConfig, FNetModel
@@ -179,6 +179,14 @@ def test_pickled_weights_beside_safetensors_are_not_read(place: Path, tmp_path: 
         (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Executed(tmp_path / "trace")))
     assert describe(place).digest == digest
     assert not (tmp_path / "trace").exists()
+    for file in (place / "2_Dense" / "model.safetensors", place / "model.safetensors"):  # weights decide the digest
+        weights = load_file(file)
+        save_file(weights | {name: tensor + 1 for name, tensor in weights.items() if "bias" in name}, file)
+        assert describe(place).digest != digest
+        digest = describe(place).digest
+    with (place / "tokenizer.json").open("a") as tokenizer:
+        tokenizer.write("\n")
+    assert describe(place).digest != digest
 
 
 def test_code_in_the_folder_is_not_run(place: Path, tmp_path: Path) -> None:

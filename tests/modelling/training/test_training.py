@@ -1,8 +1,5 @@
 """Trainings of a tiny encoder: objectives, poolings, early stopping, and resuming with the same weights."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from isosim.errors import Conflict, InvalidInput
 from isosim.export import checkpoints, encoder
 from isosim.training import run
 from isosim.training.recipe import Objective, Recipe
-from tests.processes import Process, environment, wait_until
 from tests.text import sentences
 
 TEXTS = sentences(240)
@@ -151,51 +147,6 @@ def test_the_weights_with_the_best_score_are_kept_and_patience_ends_the_training
     assert spearmanr(similarities, pairs.gold).statistic == pytest.approx(scores[best], abs=1e-6)
 
 
-def test_a_killed_training_resumes_to_the_same_weights_and_scores(
-    tiny_checkpoint: Path, files: Path, tmp_path: Path
-) -> None:
-    """Restores the random numbers of dropout, AdamW's moments, the classifier's weights and the count of patience."""
-    output, working = tmp_path / "out", tmp_path / "out.training"
-    options = {"layers": 2, "batch-size": 16, "steps": 30, "every": 3, "learning-rate": 1e-3, "patience": 20}
-    given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    files_given = [str(files / DATA["classification"]), "--dev", str(files / "dev.tsv"), "-o", str(output)]
-    command = [sys.executable, "-m", "isosim.cli", "train", "classification", *files_given, *given]
-    command += ["--encoder", str(tiny_checkpoint)]
-    home = tmp_path / "home"
-    settings = environment() | {"OMP_NUM_THREADS": "1", "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
-    settings = {name: value for name, value in settings.items() if not name.startswith("HF_")}
-    log = tmp_path / "first.log"
-    with log.open("wb") as file:
-        process = Process(subprocess.Popen(command, env=settings, stderr=file, start_new_session=True), log)
-    wait_until(lambda: any(working.glob("checkpoint-*/trainer_state.json")), 180, 0.002)
-    assert process.popen.poll() is None, "it ended before it could be killed"
-    process.kill()
-    assert not output.exists()
-    assert list(working.glob("checkpoint-*"))
-    again = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=False)
-    assert (again.returncode, again.stdout) == (0, f"{output}\n"), again.stderr
-    assert not [line for line in again.stderr.splitlines() if not line.startswith(("Spearman", "no evaluation"))]
-    assert not working.exists()
-    assert not list(home.rglob("*")), "caches of data sets or models"
-    dev = files / "dev.tsv"
-    facts = trained(
-        tiny_checkpoint, files, tmp_path / "whole", "classification", dev=dev, steps=30, every=3, patience=20
-    )
-    assert same(output, tmp_path / "whole")
-    assert json.loads((output / "training.json").read_text()) == json.loads(json.dumps(facts))
-
-
-def test_an_incomplete_checkpoint_is_ignored(tiny_checkpoint: Path, files: Path, tmp_path: Path) -> None:
-    trained(tiny_checkpoint, files, tmp_path / "whole", "regression", steps=9)
-    stopped(tiny_checkpoint, files, tmp_path / "out", "regression", at=8, steps=9)
-    newest = tmp_path / "out.training" / "checkpoint-6"
-    state = newest / "trainer_state.json"
-    state.write_bytes(state.read_bytes()[:-9])
-    (newest / "optimizer.pt").write_bytes(b"half")
-    trained(tiny_checkpoint, files, tmp_path / "out", "regression", steps=9)
-    assert same(tmp_path / "out", tmp_path / "whole")
-
-
 def test_a_training_that_ended_early_does_not_train_on_when_it_resumes(
     tiny_checkpoint: Path, files: Path, tmp_path: Path
 ) -> None:
@@ -239,13 +190,6 @@ def test_simcse_refuses_an_encoder_without_dropout(tiny_checkpoint: Path, files:
         trained(tiny_checkpoint, files, tmp_path / "out", "simcse", dropout=0.0)
 
 
-def test_the_dropout_rate_applies_to_every_layer(tiny_checkpoint: Path) -> None:
-    checkpoint = checkpoints.resolve(str(tiny_checkpoint))
-    recipe = Recipe("simcse", layers=3, dropout=0.25)
-    model = run.trainable(run.load_start(checkpoint, recipe))
-    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.25}
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -269,17 +213,6 @@ def test_too_few_distinct_sentences_are_refused(tiny_checkpoint: Path, files: Pa
             checkpoints.resolve(str(tiny_checkpoint)), Recipe("simcse-supervised", **FAST), tmp_path / "one.tsv",
             tmp_path / "out",
         )  # fmt: skip
-
-
-def test_seed_and_precision_decide_weights_that_stay_float32(
-    tiny_checkpoint: Path, files: Path, tmp_path: Path
-) -> None:
-    trained(tiny_checkpoint, files, tmp_path / "whole", "regression", steps=2)
-    trained(tiny_checkpoint, files, tmp_path / "half", "regression", steps=2, precision="bf16")
-    trained(tiny_checkpoint, files, tmp_path / "seed", "regression", steps=2, seed=1)
-    assert {tensor.dtype for tensor in weights(tmp_path / "half").values()} == {torch.float32}
-    assert not same(tmp_path / "half", tmp_path / "whole")
-    assert not same(tmp_path / "seed", tmp_path / "whole")
 
 
 def test_the_folder_states_the_licence_and_holds_no_training_text(
