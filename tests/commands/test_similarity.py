@@ -181,9 +181,9 @@ def test_a_reader_that_has_enough_is_no_error(calibrated_store: Path, tmp_path: 
 
 
 def test_a_file_cannot_control_the_terminal(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "pairs.tsv").write_text("The pilot \x1b[2Jdescribes\x07 the gate.\tA map.\n")
+    (tmp_path / "pairs.tsv").write_text("The pilot \x9b2Jdescribes\x07 the gate.\tA map.\n")
     done = run("similarity", str(tmp_path / "pairs.tsv"))
-    assert done.stdout.split("\t")[3] == "The pilot  [2Jdescribes  the gate."
+    assert done.stdout.split("\t")[3] == "The pilot  2Jdescribes  the gate."
 
 
 def test_it_imports_no_package_that_scores_do_not_need(calibrated_store: Path) -> None:
