@@ -70,6 +70,11 @@ def test_with_texts_the_surface_decides_and_without_the_method_is_identity(
     assert "rawness" not in together["not_judged"]
 
 
+def test_fewer_texts_than_vectors_are_refused(ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="1,500 vectors but fewer texts"):
+        calibrated(ours, CalibrationInput(TEXTS[:-1], (), vectors), tmp_path)
+
+
 def test_labelled_rows_are_the_labelled_vectors(ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [LabelledPair(str(a), str(b), float(n % 2)) for n, (a, b) in enumerate(rng.integers(0, 1500, (80, 2)))]
