@@ -227,38 +227,3 @@ def tables(results: Sequence[Result], gold_edit_distance: float, encoder: str) -
         "effective rank, AUC × 100 on question pairs",
         table([(one.method, values) for one, values in zip(results, beside, strict=True)]),
     ])  # fmt: skip
-
-
-def write_report(folder: Path, encoder: str, command: str, text: str, results: Sequence[Result]) -> Path:
-    """Writes `<encoder>.md` with the tables, and `<encoder>-spectrum.png`; returns the path of the Markdown file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    picture = f"{encoder}-spectrum.png"
-    spectrum_figure(results, encoder, folder / picture)
-    path = folder / f"{encoder}.md"
-    shown = f"![Singular values of the sentence vectors, by method]({picture})"
-    path.write_text(f"# {encoder}\n\n```\n{command}\n```\n\n{text}\n\n{shown}\n", encoding="utf-8")
-    return path
-
-
-def spectrum_figure(results: Sequence[Result], encoder: str, path: Path) -> None:
-    """Plots the singular spectrum of each method for its first seed."""
-    import matplotlib as mpl  # noqa: PLC0415 - only for figures
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    first = {one.method: one for one in reversed(results)}
-    for place, one in enumerate(reversed(first.values())):
-        line = {"color": "#24292f", "linewidth": 2.5} if one.method == "identity" else {"color": f"C{place}"}
-        values = np.array(one.spectrum)
-        axes.plot(np.arange(1, len(values) + 1), values, label=one.method, linestyle="--" if place > 9 else "-", **line)
-    axes.set_yscale("log")
-    axes.set_xlabel("singular value")
-    axes.set_ylabel("relative to the largest")
-    title = f"Singular spectrum of unit vectors, STS-B development sentences ({encoder})"
-    axes.set_title(title, fontsize=10, loc="left")
-    figure.legend(fontsize=8, frameon=False, loc="outside right center")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)

@@ -1,6 +1,5 @@
 """What an engine makes of a block: the service's numbers, in files whose bytes depend on the block alone."""
 
-import csv
 import io
 import json
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from isosim.bulk.engine import Engine
 from isosim.bulk.job import Where
-from isosim.errors import InvalidInput
 from isosim.export.brought import register
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
@@ -108,32 +106,6 @@ def test_brought_vectors_are_scored_and_passed_on(tmp_path: Path) -> None:
     np.testing.assert_allclose(passed["vector"].to_pylist(), pairs[:, 0], atol=1e-6)
 
 
-def test_a_pair_alone_has_the_apis_bits(serve: Serve, tmp_path: Path, bulk_store: Path) -> None:
-    """One text twice makes one batch of one, there and here."""
-    text = "A man sells a map."
-    server = serve(model_store=bulk_store, encoder="tiny")
-    expected = server.client.post("/embed", json={"inputs": text, "domain": "tickets"}).json()
-    (tmp_path / "x.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    table = table_of(tmp_path, bulk_store, tmp_path / "x.jsonl")
-    assert table["vector"].to_pylist() == np.array(expected, np.float32).tolist()
-
-
-def test_both_formats_say_the_same_and_never_change_a_byte(tmp_path: Path, bulk_store: Path, texts_file: Path) -> None:
-    made = {}
-    for form in ("parquet", "csv"):
-        given = (tmp_path, bulk_store, texts_file, "score", 2)
-        made[form], again = (content_of(*given, write=form, keep=("id",)) for _ in range(2))
-        assert again == made[form]
-    rows = pq.read_table(io.BytesIO(made["parquet"])).to_pylist()
-    cells = list(csv.DictReader(io.StringIO(made["csv"].decode(), newline="")))
-    for row, cell in zip(rows, cells, strict=True):
-        assert list(row) == list(cell)
-        assert row["id"] == cell["id"]
-        assert json.loads(cell["flags_a"]) == row["flags_a"]
-        for name, kind in (("cosine", np.float32), ("similarity", np.float32), ("percentile", np.float64)):
-            assert kind(cell[name]) == kind(row[name])
-
-
 def test_a_bad_row_has_a_reason_and_the_others_their_results(tmp_path: Path, bulk_store: Path) -> None:
     lines = [json.dumps({"text": text}) for text in ["", " \t", None, "x" * 51, "A man sells a map."]]
     (tmp_path / "x.jsonl").write_text("\n".join([*lines, "{}"]))
@@ -144,16 +116,6 @@ def test_a_bad_row_has_a_reason_and_the_others_their_results(tmp_path: Path, bul
     assert table["error"].to_pylist() == reasons
     assert [vector is None for vector in table["vector"].to_pylist()] == [reason is not None for reason in reasons]
     assert outcome.failed == {"empty": 2, "null": 2, "too_long": 1}
-
-
-def test_a_block_without_any_usable_row_has_the_same_columns(
-    tmp_path: Path, bulk_store: Path, texts_file: Path
-) -> None:
-    (tmp_path / "x.csv").write_text("text,other\n,\n")
-    for task in ("embed", "score"):
-        empty = table_of(tmp_path, bulk_store, tmp_path / "x.csv", task)
-        assert empty.schema.equals(table_of(tmp_path, bulk_store, texts_file, task).schema)
-    assert empty["error"].to_pylist() == ["text: empty"]
 
 
 def test_a_text_without_a_known_token_is_marked_and_its_pairs_have_percentile_0(
@@ -168,8 +130,3 @@ def test_a_text_without_a_known_token_is_marked_and_its_pairs_have_percentile_0(
     assert [value == 0 for value in scores["percentile"].to_pylist()] == [True, True, False]
     flags = [scores[name].to_pylist() for name in FLAGS]
     assert [["unreadable" in row for row in side] for side in flags] == [[True, True, False], [True, False, False]]
-
-
-def test_a_kept_column_may_not_have_the_name_of_a_result(tmp_path: Path, bulk_store: Path, texts_file: Path) -> None:
-    with pytest.raises(InvalidInput, match="cannot be called 'error'"):
-        prepared(tmp_path / "out", bulk_store, texts_file, keep=("error",))

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -149,43 +147,10 @@ def test_a_reader_that_has_enough_is_no_error(calibrated_store: Path, tmp_path: 
         assert process.stderr.read() == b""
 
 
-def test_a_terminal_gets_columns_that_fit(calibrated_store: Path, tmp_path: Path) -> None:
-    (tmp_path / "pairs.tsv").write_text(TABBED + "The pilot describes\x07 the gate 日本.\t" + "long " * 60 + "\n")
-    shown = on_a_terminal(calibrated_store, "similarity", "--fmr", "0.2", "--all", str(tmp_path / "pairs.tsv"))
-    lines = shown.replace("\r\n", "\n").splitlines()
-    assert lines[0].split() == ["similarity", "percentile", "a", "b"]
-    assert len(lines) == len(PAIRS) + 2
-    assert "\x07" not in shown
-    assert all(len(line) <= 80 for line in lines)
-    assert "…" in lines[-1]
-    same = on_a_terminal(calibrated_store, "similarity", "--domain", "tickets", str(identical(tmp_path)))
-    assert "fewer than 1 in " in same
-
-
-def identical(folder: Path) -> Path:
-    """A file with one pair, of a text and itself."""
-    (folder / "same.tsv").write_text(f"{PAIRS[0][0]}\t{PAIRS[0][0]}\n")
-    return folder / "same.tsv"
-
-
-def on_a_terminal(store: Path, *words: str) -> str:
-    """What a command shows on a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
-    settings = environment(model_store=store, encoder="tiny") | {"COLUMNS": "80", "TERM": "xterm"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "isosim.cli", *words], env=settings, stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-        shown += part
-    os.close(ours)
-    assert process.wait(30) == 0, shown.decode()
-    return shown.decode()
+def test_a_file_cannot_control_the_terminal(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("The pilot \x9b2Jdescribes\x07 the gate.\tA map.\n")
+    done = run("similarity", str(tmp_path / "pairs.tsv"))
+    assert done.stdout.split("\t")[3] == "The pilot  2Jdescribes  the gate."
 
 
 def test_a_domain_without_reference_says_so(run: Run, store: Path) -> None:

@@ -7,7 +7,6 @@ from isosim.export import checkpoints, encoder
 from isosim.export.graph import PARITY
 from isosim.export.model_store import export
 from isosim.store.artifacts import verified
-from tests.stores import domains_of
 
 
 def test_a_second_export_gives_the_same_digest_and_writes_nothing(tiny_checkpoint: Path, store: Path) -> None:
@@ -30,7 +29,3 @@ def test_an_export_holds_the_checkpoints_tokenizer_and_how_well_it_agrees_with_t
     manifest = verified(artifact.folder)
     assert 0 <= manifest["parity"] <= PARITY
     assert manifest["files"].keys() == {"model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"}
-
-
-def test_an_encoder_without_a_shipped_calibration_leaves_the_default_domain_empty(store: Path) -> None:
-    assert domains_of(store).read("default").versions == {}

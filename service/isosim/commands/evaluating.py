@@ -1,14 +1,13 @@
 """`isosim evaluate`: the papers' tables for an encoder and a set of methods."""
 
 import dataclasses
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from isosim.commands.shared import AsJson, EncoderId, Store, encoder_of, need_training, stored
-from isosim.commands.terminal import bar, print_json, remark
+from isosim.commands.terminal import bar, print_json
 from isosim.jobs.job import METHODS
 from isosim.jobs.offline import open_texts
 from isosim.jobs.text_lines import read_text
@@ -35,7 +34,6 @@ def evaluate(
         typer.Option(help="file of labelled pairs (label TAB text TAB text) for the AUC", exists=True, dir_okay=False),
     ] = None,
     seeds: Annotated[str, typer.Option(help="comma-separated seeds; only flows depend on them")] = "0",
-    report: Annotated[Path | None, typer.Option(help="folder for Markdown and figures", file_okay=False)] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
@@ -47,7 +45,7 @@ def evaluate(
     artifact = encoder_of(settings)
     text = None if fit_on is None else read_text(fit_on)
     with bar("reading") as progress:
-        from isosim.sts import Evaluation, tables, write_report  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from isosim.sts import Evaluation, tables  # noqa: PLC0415 - torch takes seconds; the bar says so
 
         encode = open_texts(artifact)
         ready = Evaluation(
@@ -58,16 +56,10 @@ def evaluate(
         for done, (method, seed) in enumerate(runs):
             progress(f"{method} {seed}", done / len(runs))
             results.append(ready.run(method, seed, text))
-    made = tables(results, ready.gold_edit_distance, artifact.id)
-    if report is not None:
-        given = {"--sts": sts, "--encoder": artifact.id, "--methods": methods, "--seeds": seeds}
-        given |= {"--fit-on": fit_on, "--questions": questions}
-        command = "isosim evaluate " + " ".join(f"{k} {shlex.quote(str(v))}" for k, v in given.items() if v is not None)
-        remark(str(write_report(report, artifact.id, command, made, results)))
     if as_json:
         print_json([dataclasses.asdict(one) for one in results])
-        return
-    print(made)
+    else:
+        print(tables(results, ready.gold_edit_distance, artifact.id))
 
 
 def parse_methods(text: str) -> list[Method]:

@@ -1,17 +1,13 @@
 """Reads sentence pairs from files and pipes, scores them and writes them in order, while more input arrives."""
 
-import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from isosim.commands.terminal import dumped, tabbed
 from isosim.errors import InvalidInput
 from isosim.jobs.text_lines import TextLines
-from isosim.scoring.advice import rarity
 from isosim_client import Similarity
 
 T = TypeVar("T")
@@ -107,7 +103,6 @@ def pieces(block: Sequence[T], text: Callable[[T], str]) -> Iterator[list[T]]:
 
 
 Row = dict[str, Any]
-NARROW = 12  # characters; minimum width of the column of a sentence on a terminal
 
 
 def scored(pairs: Sequence[Pair], answer: Similarity) -> list[Row]:
@@ -136,118 +131,24 @@ def scored(pairs: Sequence[Pair], answer: Similarity) -> list[Row]:
     ]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The columns that are printed for each pair."""
-
-    both: bool  # print both sentences; False: only the first, because the second is the same in all rows
-    marked: bool  # mark the rows that match; True if the other rows are printed too
-    probability: bool  # print probabilities
-    pairs: int | None  # number of random pairs behind the percentiles; None if the domain has no reference
-
-    @property
-    def percentile_width(self) -> int:
-        """Width of the percentile column. Percentile 1.0 has the longest text, like `fewer than 1 in 499,500`."""
-        return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
+def json_line(row: Row, source: Mapping[str, Any]) -> str:
+    """A JSON object of a pair, with the version that scored it."""
+    return dumped({**row, **source}).decode()
 
 
-class Writer(Protocol):
-    def write(self, rows: Sequence[Row]) -> None: ...
+def tab_line(row: Row, *, both: bool, marked: bool) -> str:
+    """A line of TSV: similarity, percentile, probability, mark, sentences; missing values are empty.
 
+    Control characters become spaces, so that a file cannot control the terminal.
 
-class JsonWriter:
-    """Writes a JSON object for each pair, with the version that scored it."""
-
-    def __init__(self, answer: Similarity) -> None:
-        self.source = {name: getattr(answer, name) for name in ("domain", "version", "method", "encoder")}
-
-    def write(self, rows: Sequence[Row]) -> None:
-        print("".join(dumped({**row, **self.source}).decode() + "\n" for row in rows), end="", flush=True)
-
-
-class TabWriter:
-    """Writes TSV: similarity, percentile, probability, mark (if all rows are printed), sentences. Missing values are
-    empty."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-
-    def write(self, rows: Sequence[Row]) -> None:
-        print("".join(tabbed(self._cells(row)) + "\n" for row in rows), end="", flush=True)
-
-    def _cells(self, row: Row) -> list[str]:
-        numbers = [row[name] for name in ("similarity", "percentile", "probability")]
-        cells = ["" if number is None else str(number) for number in numbers]
-        if self.layout.marked:
-            cells.append(str(int(row["match"])))
-        return [*cells, row["a"], *([row["b"]] if self.layout.both else [])]
-
-
-class ColumnWriter:
-    """Writes columns that fill the terminal's width. The first block of rows determines the widths, so that rows can be
-    printed as they arrive."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.widths: list[int] = []
-
-    def write(self, rows: Sequence[Row]) -> None:
-        from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 - some letters are two columns wide
-
-        if not rows:
-            return
-        texts = [[printable(row[side]) for side in ("a", "b")[: 1 + self.layout.both]] for row in rows]
-        head = self._head()
-        if not self.widths:
-            wanted = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
-            self.widths = divided(wanted, shutil.get_terminal_size().columns - len(head) - 2 * len(wanted))
-            print(head + "".join(f"  {name:{width}}" for name, width in zip("ab", self.widths, strict=False)))
-        for row, sentences in zip(rows, texts, strict=True):
-            shown = (
-                set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
-                for text, width in zip(sentences, self.widths, strict=True)
-            )
-            print((self._numbers(row) + "".join(f"  {text}" for text in shown)).rstrip())
-        sys.stdout.flush()
-
-    def _head(self) -> str:
-        mark = "   " if self.layout.marked else ""
-        return f"{mark}similarity  {'percentile':>{self.layout.percentile_width}}" + (
-            "  probability" if self.layout.probability else ""
-        )
-
-    def _numbers(self, row: Row) -> str:
-        mark = "" if not self.layout.marked else "✓  " if row["match"] else "   "
-        line = f"{mark}{row['similarity']:10.4f}  {self._percentile(row):>{self.layout.percentile_width}}"
-        if self.layout.probability:
-            line += f"  {'–' if row['probability'] is None else format(row['probability'], '.4f'):>11}"
-        return line
-
-    def _percentile(self, row: Row) -> str:
-        if is_unreadable(row):
-            return "unreadable"
-        if row["percentile"] is None or self.layout.pairs is None:
-            return "–"
-        if row["extrapolated"] and row["percentile"] > 0.5:
-            return rarity(row["percentile"], self.layout.pairs)
-        return f"{row['percentile']:.7f}"
-
-
-def divided(wanted: Sequence[int], room: int) -> list[int]:
-    """Divides the width `room` among columns. If the wanted widths do not fit, narrow columns get their wanted width,
-    and wide columns get equal shares of the rest. Each width is at least NARROW."""
-    widths = list(wanted)
-    share = room // len(wanted)
-    if sum(wanted) > room:
-        short = [width for width in wanted if width <= share]
-        rest = (room - sum(short)) // max(1, len(wanted) - len(short))
-        widths = [width if width <= share else rest for width in wanted]
-    return [max(NARROW, width) for width in widths]
-
-
-def printable(text: str) -> str:
-    """Replaces control characters by spaces, so that a file cannot control the terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    Args:
+        both: False: the second sentence is left out, because it is the same in all rows.
+        marked: whether to write 1 for a pair that matches, and 0 for one that does not.
+    """
+    cells = ["" if row[name] is None else str(row[name]) for name in ("similarity", "percentile", "probability")]
+    cells += [str(int(row["match"]))] if marked else []
+    cells += [row[side] for side in ("a", "b")[: 1 + both]]
+    return tabbed("".join(letter if letter.isprintable() else " " for letter in cell) for cell in cells)
 
 
 def is_unreadable(row: Row) -> bool:

@@ -12,19 +12,16 @@ import typer
 
 from isosim.commands.client import Server, connected, pinned
 from isosim.commands.pairs import (
-    ColumnWriter,
-    JsonWriter,
-    Layout,
     Pair,
     Row,
-    TabWriter,
-    Writer,
     against,
     aligned,
     chunked,
     is_unreadable,
+    json_line,
     ranked,
     scored,
+    tab_line,
     tab_separated,
 )
 from isosim.commands.shared import AsJson, EncoderId, Store, versions
@@ -74,12 +71,9 @@ def similarity(
 ) -> None:
     """Score sentence pairs.
 
-    Prints columns on a terminal. To a file or pipe, prints a line for each pair, with tabs between similarity,
-    percentile, probability (empty if there is none) and the sentences. With --json, prints a JSON object for each pair.
-    Pairs are printed in the order of the input, which may have any length.
-
-    If the domain has too few random pairs to measure a percentile, JSON sets `extrapolated`. The columns on a terminal
-    then show words instead of a high percentile, like "fewer than 1 in 499,500".
+    Prints a line for each pair, with tabs between similarity, percentile, probability (empty if there is none) and the
+    sentences. With --json, prints a JSON object for each pair, with `extrapolated` for a percentile that the domain has
+    too few random pairs to measure. Pairs are printed in the order of the input, which may have any length.
 
     With --threshold or --fmr, only pairs that match are printed. If --all is also given, all pairs are printed, and
     those that match are marked.
@@ -121,8 +115,10 @@ def similarity(
             raise Conflict("; ".join(notice for notice in answer.notices if notice.startswith("threshold_")))
         for notice in answer.notices:
             remark(f"isosim: {version}: {notice}")
-        pairs = None if answer.detail is None else answer.detail.pairs
-        layout = Layout(one is None, every, answer.probability is not None, pairs)
+        source = {name: getattr(answer, name) for name in ("domain", "version", "method", "encoder")}
+
+        def line(row: Row) -> str:
+            return json_line(row, source) if as_json else tab_line(row, both=one is None, marked=every)
 
         def rows() -> Iterator[list[Row]]:
             unreadable = 0
@@ -140,7 +136,8 @@ def similarity(
                     "and they never match"
                 )
 
-        emit(rows(), writer(answer, layout, as_json=as_json), sort=sort, top=top)
+        for block in in_order(rows(), sort=sort, top=top):
+            print("".join(line(row) + "\n" for row in block), end="", flush=True)
 
 
 def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
@@ -203,21 +200,9 @@ def matches(row: Row, threshold: float | None, fmr: float | None) -> bool:
     return bool(1.0 - row["percentile"] <= fmr)
 
 
-def writer(answer: Similarity, layout: Layout, *, as_json: bool) -> Writer:
-    if as_json:
-        return JsonWriter(answer)
-    return ColumnWriter(layout) if sys.stdout.isatty() else TabWriter(layout)
-
-
-def emit(blocks: Iterable[list[Row]], out: Writer, *, sort: bool, top: int | None) -> None:
-    """Prints each block as it arrives.
-
-    With `sort`, prints all rows at the end, the most similar first. With `top`, prints only the first `top` of them.
-    """
+def in_order(blocks: Iterable[list[Row]], *, sort: bool, top: int | None) -> Iterable[list[Row]]:
+    """The blocks as they arrive. With `sort`, one block of all rows, the most similar first; with `top`, the first of
+    them."""
     if top is not None:
-        out.write(heapq.nsmallest(top, itertools.chain.from_iterable(blocks), key=ranked))
-    elif sort:
-        out.write(sorted(itertools.chain.from_iterable(blocks), key=ranked))
-    else:
-        for block in blocks:
-            out.write(block)
+        return [heapq.nsmallest(top, itertools.chain.from_iterable(blocks), key=ranked)]
+    return [sorted(itertools.chain.from_iterable(blocks), key=ranked)] if sort else blocks

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
 import onnx
 
@@ -38,24 +39,26 @@ def register(
         return check_same(encoders.find(name), dim, unit=unit)
     say("making the calibrator")
     registration = encoders.registration(name)
-    spec = EncoderSpec(
-        source=name,
-        weights=hashlib.sha256(json.dumps([registration, unit]).encode()).hexdigest(),
-        tokenizer="",
-        pooling="vectors",
-        layers=0,
-        max_length=0,
-        prompt="",
-        precision="vectors",
-        dim=dim,
-        pad_token_id=0,
-    )
+    spec = spec_of("vectors", name, [registration, unit], dim)
 
     def write(folder: Path) -> dict[str, object]:
         onnx.save(export_calibrator(dim), folder / CALIBRATOR)
         return {"kind": "vectors", "unit_vectors": unit, "registration": registration}
 
     return encoders.add(name, spec, write)
+
+
+def spec_of(
+    kind: Literal["vectors", "remote"],
+    source: str,
+    identity: list[Any],
+    dim: int,
+    prompt: str = "",
+    max_length: int = 0,
+) -> EncoderSpec:
+    """The spec of an encoder that isosim does not compute; `identity` takes the place of the weights."""
+    weights = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    return EncoderSpec(source, weights, "", kind, 0, max_length, prompt, kind, dim, pad_token_id=0)
 
 
 def check_same(known: EncoderArtifact, dim: int, *, unit: bool) -> EncoderArtifact:

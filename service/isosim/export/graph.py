@@ -74,23 +74,11 @@ def quiet() -> Iterator[None]:
 def export_joined(encoder: Encoder) -> onnx.ModelProto:
     """Exports the joined graph with identity weights: `latent` equals `pooled` unless weights are passed."""
     dim = encoder.spec.dim
-    weights = Calibrator(dim).state_dict()
     ids = torch.tensor([[2, 3, 4, 5, 6, 7, 8], [2, 3, 4, 5, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0]])
-    inputs = ["input_ids", "attention_mask", "token_type_ids"]
     dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    with quiet(), torch.no_grad():
-        program = torch.onnx.export(
-            CalibratedEncoder(encoder, dim),
-            (ids, (ids > 0).long(), torch.zeros_like(ids), list(weights.values())),
-            dynamo=True,
-            verbose=False,
-            opset_version=OPSET,
-            input_names=inputs + [PREFIX + name for name in weights],
-            output_names=["pooled", "latent"],
-            dynamic_shapes=(dynamic, dynamic, dynamic, [None] * len(weights)),
-        )
-    assert program is not None  # noqa: S101 - only the legacy exporter returns None
-    model = with_initial_weights(program.model_proto, weights)
+    tokens = dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), dynamic)
+    given = (ids, (ids > 0).long(), torch.zeros_like(ids))
+    model = traced(CalibratedEncoder(encoder, dim), given, tokens, ["pooled", "latent"], dim)
     if not encoder.token_types:
         (unused,) = (i for i in model.graph.input if i.name == "token_type_ids")
         model.graph.input.remove(unused)
@@ -100,37 +88,40 @@ def export_joined(encoder: Encoder) -> onnx.ModelProto:
 
 def export_calibrator(dim: int) -> onnx.ModelProto:
     """Exports the calibrator alone, with identity weights, for vectors (B, D) sent by a remote server or a caller."""
+    pooled = {"pooled": {0: torch.export.Dim.DYNAMIC}}
+    return traced(WeightedCalibrator(dim), (torch.zeros(3, dim),), pooled, ["latent"], dim)
+
+
+def traced(
+    module: nn.Module, given: tuple[Tensor, ...], dynamic: dict[str, Any], outputs: list[str], dim: int
+) -> onnx.ModelProto:
+    """Exports a module that takes `given`, and then the calibrator's tensors, which the graph gets as initializers too.
+
+    Args:
+        dynamic: for each input by name, its axes of any size, which are named `batch` and `length`.
+    """
     weights = Calibrator(dim).state_dict()
     with quiet(), torch.no_grad():
         program = torch.onnx.export(
-            WeightedCalibrator(dim),
-            (torch.zeros(3, dim), list(weights.values())),
+            module,
+            (*given, list(weights.values())),
             dynamo=True,
             verbose=False,
             opset_version=OPSET,
-            input_names=["pooled"] + [PREFIX + name for name in weights],
-            output_names=["latent"],
-            dynamic_shapes=({0: torch.export.Dim.DYNAMIC}, [None] * len(weights)),
+            input_names=[*dynamic, *(PREFIX + name for name in weights)],
+            output_names=outputs,
+            dynamic_shapes=(*dynamic.values(), [None] * len(weights)),
         )
     assert program is not None  # noqa: S101 - only the legacy exporter returns None
-    return with_initial_weights(program.model_proto, weights)
-
-
-def with_initial_weights(model: onnx.ModelProto, weights: Tensors) -> onnx.ModelProto:
-    """Sets the default values of the graph's weight inputs, and names the graph's axes."""
-    name_axes(model)
-    model.graph.initializer.extend(
-        numpy_helper.from_array(tensor.numpy(), PREFIX + name) for name, tensor in weights.items()
-    )
-    return model
-
-
-def name_axes(model: onnx.ModelProto) -> None:
-    """Renames the exporter's generated axis names to `batch` and `length`."""
+    model = program.model_proto
     for value in [*model.graph.input, *model.graph.output]:
         for size, name in zip(value.type.tensor_type.shape.dim, ("batch", "length"), strict=False):
             if size.dim_param:
                 size.dim_param = name
+    model.graph.initializer.extend(
+        numpy_helper.from_array(tensor.numpy(), PREFIX + name) for name, tensor in weights.items()
+    )
+    return model
 
 
 def cut(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:

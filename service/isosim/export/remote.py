@@ -2,8 +2,6 @@
 makes a calibrator."""
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,9 +11,9 @@ import onnx
 from isosim.arrays import Vectors
 from isosim.encoders.embeddings_api import EmbeddingsClient, Refusal, checked_url
 from isosim.encoders.remote import TOLERANCE, check, probes_of
-from isosim.encoders.spec import EncoderSpec
 from isosim.encoders.store import CALIBRATOR, EncoderArtifact, EncoderStore, Endpoint
 from isosim.errors import BackendFailure, EncoderUnreachable, InvalidInput
+from isosim.export.brought import LEAST_DIM, spec_of
 from isosim.export.graph import export_calibrator
 from isosim.scoring.similarity import normalized
 
@@ -27,7 +25,6 @@ PROBES = (
 )
 SECONDS = 60.0  # timeout of one request; long, because the server may have to load the model first
 ALIKE = 0.9999  # vectors of different texts with at least this cosine are treated as equal
-LEAST_DIM = 8
 
 Say = Callable[[str], None]
 
@@ -62,19 +59,7 @@ def register(
         return readdressed(encoders, known, endpoint, say)
     say(f"the server answers with {vectors.shape[1]} dimensions, encoded as {endpoint.encoding}; making the calibrator")
     registration = encoders.registration(name)
-    identity = json.dumps([model, registration])
-    spec = EncoderSpec(
-        source=model,
-        weights=hashlib.sha256(identity.encode()).hexdigest(),
-        tokenizer="",
-        pooling="remote",
-        layers=0,
-        max_length=max_length,
-        prompt=prompt,
-        precision="remote",
-        dim=vectors.shape[1],
-        pad_token_id=0,
-    )
+    spec = spec_of("remote", model, [model, registration], vectors.shape[1], prompt, max_length)
     probes = [{"text": one.text, "pooled": one.pooled} for one in probes_of(PROBES, vectors)]
 
     def write(folder: Path) -> dict[str, object]:

@@ -15,7 +15,7 @@ from isosim.fitting.calibrator import Calibrator, bits_per_dimension
 from isosim.fitting.flow import PAPER, ROBUST, FlowSettings, fit_flow
 from isosim.scoring.method import IDENTITY, Method
 
-DEFAULT_STRENGTHS = {
+DEFAULT_STRENGTHS = {  # of the methods that have a strength
     "partial": 0.5,
     "mean-direction": 1.0,
     "nulling": 3,
@@ -26,7 +26,6 @@ DEFAULT_STRENGTHS = {
 }
 LOSING_DIMENSIONS = {"mean-direction", "nulling", "sn-nulling", "whitening-k"}
 PRESETS = {"flow": ROBUST, "flow-paper": PAPER, "soft-flow": ROBUST}
-WITHOUT_STRENGTH = {"identity", "centring", "sn", "tempered", "whitening", "flow", "flow-paper"}
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def fit(
         FloatingPointError: the flow diverged.
         InvalidInput: all vectors are equal.
     """
-    if method.name in WITHOUT_STRENGTH and method.strength is not None:
+    if method.strength is not None and method.name not in DEFAULT_STRENGTHS:
         raise ValueError(f"no method '{method}': {method.name} has no strength")
     if method.name == "identity":
         return UNCHANGED

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import rankdata, spearmanr
+from scipy.stats import spearmanr
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import roc_auc_score
 
@@ -40,13 +40,6 @@ def test_the_surface_share_is_that_of_a_linear_regression(seed: int) -> None:
     residual = x - LinearRegression().fit(features, x).predict(features)
     expected = 1 - np.square(residual).sum() / np.square(x - x.mean(0)).sum()
     assert evidence.surface_share(x, evidence.surface_basis(features)) == pytest.approx(expected)
-
-
-def test_features_that_do_not_vary_or_repeat_others_are_no_basis() -> None:
-    one = np.arange(10.0)
-    basis = evidence.surface_basis(np.column_stack([one, 2 * one + 1, np.full(10, 7.0)]))
-    assert basis.shape == (10, 1)
-    assert evidence.surface_basis(np.ones((10, 3))).shape == (10, 0)
 
 
 @pytest.mark.parametrize("used", [1, 3, 10])
@@ -131,16 +124,6 @@ def test_hubness_is_the_skewness_of_the_k_occurrence() -> None:
     assert evidence.hubness(x[:11]) is None
 
 
-def test_agreement_is_perfect_with_a_rotation_and_low_with_another_space() -> None:
-    x, rng = gaussian(300, 16), np.random.default_rng(1)
-    left, right = rng.integers(300, size=(2, 2000))
-    rotation = np.linalg.qr(rng.standard_normal((16, 16))).Q.astype(np.float32)
-    assert evidence.agreement(x, x @ rotation, left, right) == pytest.approx(1, abs=1e-4)
-    other = evidence.agreement(x, gaussian(300, 16, 2), left[left != right], right[left != right])
-    assert other == pytest.approx(0, abs=0.1)
-    assert evidence.agreement(x, np.ones_like(x), left, right) is None
-
-
 @given(st.integers(5, 40), st.integers(0, 1000), st.booleans())
 def test_a_weighted_score_is_that_of_the_pairs_drawn_out(count: int, seed: int, binary: bool) -> None:
     """With ties, against scipy and scikit-learn."""
@@ -156,19 +139,6 @@ def test_a_weighted_score_is_that_of_the_pairs_drawn_out(count: int, seed: int, 
         else:
             expected = roc_auc_score(v, s) if binary else spearmanr(s, v).statistic
             assert value == pytest.approx(expected, abs=1e-9)
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=20))
-def test_unweighted_midranks_are_ordinary_ranks(values: list[int]) -> None:
-    ranks = evidence.midranks(np.array(values, np.float64), np.ones((2, len(values))))
-    np.testing.assert_allclose(ranks, np.tile(rankdata(values), (2, 1)))
-
-
-@pytest.mark.parametrize(
-    ("values", "score"), [([0, 1, 1], "auroc"), ([0, 0.5, 1], "spearman"), ([0, 5, 2], "spearman")]
-)
-def test_labels_of_zero_and_one_are_scored_by_auroc_and_grades_by_spearman(values: list[float], score: str) -> None:
-    assert evidence.score_of(np.array(values)) == score
 
 
 def test_the_paired_bootstrap_tells_a_better_map_from_an_equal_one() -> None:
@@ -187,9 +157,9 @@ def test_the_paired_bootstrap_tells_a_better_map_from_an_equal_one() -> None:
 def test_the_bootstrap_finds_a_difference_in_no_more_than_its_share_of_chance_draws() -> None:
     """Two maps that are equally good: one is called better in about 5 % of samples of 100 pairs."""
     called = 0
-    for seed in range(200):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         grades = rng.standard_normal(100)
         one, other = (grades + rng.standard_normal(100) for _ in range(2))
         called += LabelTest.from_labels({"one": one, "other": other}, grades, seed).p_not_better("one", "other") <= 0.05
-    assert 2 <= called <= 20
+    assert 1 <= called <= 11

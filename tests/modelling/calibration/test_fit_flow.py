@@ -55,9 +55,9 @@ def test_a_seed_gives_one_result_and_another_seed_another(preset: FlowSettings) 
 
 
 @presets
-def test_fifty_seeds_do_not_diverge_on_crowded_vectors(preset: FlowSettings) -> None:
+def test_seeds_do_not_diverge_on_crowded_vectors(preset: FlowSettings) -> None:
     settings = replace(preset, max_steps=6, check_every=6 if preset.check_every else 0)
-    fits = [fit_flow(TRAIN, HELD_OUT, settings, seed) for seed in range(50)]
+    fits = [fit_flow(TRAIN, HELD_OUT, settings, seed) for seed in range(12)]
     assert all(torch.isfinite(tensor).all() for fit in fits for tensor in fit.tensors.values())
     assert all(fit.bits_per_dimension < fit.start_bits_per_dimension for fit in fits)
 
@@ -70,37 +70,9 @@ def test_held_out_bits_per_dimension_improve_with_more_steps(preset: FlowSetting
     assert many.bits_per_dimension < few.bits_per_dimension < few.start_bits_per_dimension - 0.01
 
 
-def test_what_was_learned_after_the_last_check_is_kept() -> None:
-    """A fit shorter than one check would else come back as it began."""
-    result = fit_flow(TRAIN, HELD_OUT, replace(ROBUST, max_steps=10, check_every=20), seed=0)
-    assert result.bits_per_dimension < result.start_bits_per_dimension
-
-
 def test_a_fit_that_gets_no_better_stops_after_its_patience() -> None:
     still = replace(ROBUST, learning_rate=STANDSTILL, check_every=2, patience=3)
     assert fit_flow(TRAIN, HELD_OUT, still, seed=0).steps == 2 * 3
-
-
-def test_a_robust_fit_starts_with_the_same_spread_whatever_the_encoders_scale() -> None:
-    start = replace(ROBUST, learning_rate=STANDSTILL, max_steps=1, check_every=0)
-    for scale in (0.01, 1.0, 30.0):
-        latents = mapped(scale * TRAIN, fit_flow(scale * TRAIN, HELD_OUT, start, seed=0))
-        assert float(latents.std()) == pytest.approx(1 / 3, rel=1e-4)
-
-
-@pytest.mark.parametrize("constant", [1, 8, 15])
-@presets
-def test_constant_channels_are_not_blown_up(preset: FlowSettings, constant: int) -> None:
-    x = TRAIN.clone()
-    x[:, :constant] = 5.0
-    fit = fit_flow(x, x[:100], replace(preset, max_steps=20), seed=0)
-    assert mapped(x, fit).abs().max() < 100
-
-
-def test_without_held_out_vectors_the_training_vectors_are_reported() -> None:
-    settings = replace(PAPER, max_steps=2)
-    fit = fit_flow(TRAIN, TRAIN[:0], settings, seed=0)
-    assert fit.bits_per_dimension == fit_flow(TRAIN, TRAIN, settings, seed=0).bits_per_dimension
 
 
 @presets
@@ -118,13 +90,6 @@ def test_vectors_without_a_likelihood_are_an_error_and_no_result(preset: FlowSet
     x[:, 3] = poison
     with pytest.raises(FloatingPointError, match=r"at step 0 \(seed 7\)"):
         fit_flow(x, HELD_OUT, preset, seed=7)
-
-
-def test_progress_rises_to_one() -> None:
-    seen: list[float] = []
-    fit_flow(TRAIN, HELD_OUT, replace(PAPER, max_steps=5), 0, seen.append)
-    assert seen == sorted(seen)
-    assert (len(seen), seen[-1]) == (5, 1.0)
 
 
 def test_dropped_bias_correction_leaves_the_update_of_the_official_code() -> None:

@@ -97,13 +97,6 @@ def test_text_whose_vectors_are_nearly_all_equal_is_refused(tiny: EncoderArtifac
         calibrate_job(wanted, posted, tiny, domains, lambda *_: None, threads=1, encode=OneVector())
 
 
-def test_only_identity_has_no_weights() -> None:
-    without = {
-        m for m in METHODS if m != "auto" and fit(m, TRAIN, HELD_OUT, 0, flow_settings=SHORT.get(m)).weights is None
-    }
-    assert without == {"identity"}
-
-
 @pytest.mark.parametrize("method", ["magic", "auto", "", "flow:3", "flow-paper:3", "identity:1"])
 def test_an_unknown_method_is_refused(method: str) -> None:
     with pytest.raises(ValueError, match="no method"):
@@ -119,13 +112,6 @@ def test_methods_that_spread_a_crowded_space_spread_it(method: str) -> None:
     after = linear.crowding(fitted(HELD_OUT).astype(np.float64))
     assert before > 0.5
     assert after < 0.1
-
-
-def test_the_held_out_vectors_do_not_enter_a_linear_fit() -> None:
-    one, other = (fit("whitening", TRAIN, held, 0).weights for held in (HELD_OUT, -HELD_OUT))
-    assert one is not None
-    assert other is not None
-    assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("method", [*(m for m in METHODS if m not in {"auto", "identity"}), *ARGUMENTS])
@@ -147,46 +133,11 @@ def test_a_map_fitted_again_to_other_text_keeps_its_strength(method: str) -> Non
     assert not np.array_equal(again(HELD_OUT), fitted(HELD_OUT))
 
 
-def test_the_strength_of_a_soft_whitening_is_that_asked_for_and_full_without_one() -> None:
-    for method, expected in {"soft": 1.0, "soft:0.4": 0.4, "soft-flow": 1.0, "soft-flow:0.4": 0.4}.items():
-        assert fit(method, TRAIN, HELD_OUT, 0, flow_settings=SHORT.get(method)).settings["strength"] == expected
-
-
-@pytest.mark.parametrize("method", ["soft:2", "soft:-1", "soft:nan", "soft:much", "soft-flow:2"])
-def test_a_strength_that_makes_no_sense_is_refused(method: str) -> None:
-    with pytest.raises(ValueError, match=r"0 to 1|convert"):
-        fit(method, TRAIN, HELD_OUT, 0)
-
-
-def test_a_soft_flow_that_did_not_learn_is_the_soft_whitening_scaled() -> None:
-    still = replace(ROBUST, max_steps=1, learning_rate=1e-12, check_every=0)
-    soft, flow = fit("soft:0.6", TRAIN, HELD_OUT, 0), fit("soft-flow:0.6", TRAIN, HELD_OUT, 0, flow_settings=still)
-    latents = [np.corrcoef(f(HELD_OUT)) for f in (soft, flow)]
-    assert soft.weights is not None
-    assert flow.weights is not None
-    np.testing.assert_array_equal(flow.weights["matrix"], soft.weights["matrix"])
-    np.testing.assert_allclose(latents[0], latents[1], rtol=0, atol=1e-4)
-
-
-def test_flows_are_told_from_other_methods_with_an_argument_too() -> None:
-    assert {m for m in (*METHODS, *ARGUMENTS) if Method.parse(m).is_flow} == {
-        "flow",
-        "flow-paper",
-        "soft-flow",
-        "soft-flow:0.4",
-    }
-
-
 def test_a_known_spectrum_gives_the_same_map() -> None:
     spectrum = linear.Spectrum.from_vectors(TRAIN.astype(np.float64))
     for method in ("whitening", "soft:0.4", "tempered", "nulling"):
         fitted = fit(method, TRAIN, HELD_OUT, 0, spectrum=spectrum)
         np.testing.assert_array_equal(fitted(HELD_OUT), fit(method, TRAIN, HELD_OUT, 0)(HELD_OUT))
-
-
-@pytest.mark.parametrize("method", ["identity", "nulling", "whitening-k:8"])
-def test_a_map_without_a_density_has_no_bits_per_dimension(method: str) -> None:
-    assert fit(method, TRAIN, HELD_OUT, 0).bits_per_dimension(HELD_OUT) is None
 
 
 @pytest.mark.parametrize("method", ["flow", "soft-flow"])

@@ -13,10 +13,8 @@ from isosim.fitting.out_of_domain import (
     FEWEST,
     Moments,
     band_edges,
-    characters,
     distinct_vectors,
     fit,
-    is_unspaced,
     ridge_weights,
     shuffled_copies,
     upper_curve,
@@ -40,7 +38,7 @@ def alarms(test: DomainTest, x: Vectors, tokens: Integers) -> float:
     return float((test.judge(x, tokens).p_values < FALSE_ALARMS).mean())
 
 
-@pytest.mark.parametrize(("count", "dim"), [(4000, 8), (1000, 32), (3000, 128), (1000, 300)])
+@pytest.mark.parametrize(("count", "dim"), [(4000, 8), (1000, 32), (3000, 128)])
 @pytest.mark.parametrize("probe", [False, True])
 def test_one_in_a_hundred_unseen_texts_is_a_false_alarm(count: int, dim: int, probe: bool) -> None:
     tests = [fitted(count, dim, probe=probe, seed=seed) for seed in range(4)]
@@ -65,12 +63,6 @@ def test_short_and_long_texts_are_flagged_alike() -> None:
     means = np.mean(rates, axis=0)
     assert means.min() >= 0.006
     assert means.max() <= 0.0145
-
-
-def test_distances_of_unseen_texts_have_mean_0_and_deviation_1() -> None:
-    distances = fitted(3000, 64).judge(*texts(10_000, 64, 5)).distances
-    assert distances.mean() == pytest.approx(0, abs=0.06)
-    assert distances.std() == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize("factor", [10.0, 0.1])
@@ -127,37 +119,12 @@ def test_dimensions_that_say_nothing_raise_no_alarms_until_something_shows_there
     assert alarms(test, off, lengths) > 0.95
 
 
-def test_band_statistics_of_unseen_texts_are_decorrelated() -> None:
-    test = fitted(4000, 64)
-    n = test.standardization
-    x, tokens = texts(10_000, 64, 8)
-    at = np.log(tokens)
-    raw = test.statistics(x)
-    location, scale = (
-        np.stack([np.interp(at, n.centres, column) for column in values.T], 1) for values in (n.location, n.scale)
-    )
-    rotated = ((raw - location) / scale)[:, 1:] @ n.bands_root
-    np.testing.assert_allclose(np.cov(rotated.T), np.eye(rotated.shape[1]), atol=0.2)
-
-
 def test_texts_of_one_length_make_a_test() -> None:
     x, _ = texts(1500, 16, 0)
     test = fit(x, np.full(1500, 9), None, np.random.default_rng(0))
     others, _ = texts(10_000, 16, 1)
     assert alarms(test, others, np.full(10_000, 9)) == pytest.approx(0.01, abs=0.006)
     assert alarms(test, others, np.full(10_000, 300)) == alarms(test, others, np.full(10_000, 9))
-
-
-def test_vectors_of_unit_norm_make_a_test() -> None:
-    def unit(count: int, seed: int) -> tuple[Vectors, Integers]:
-        x, tokens = texts(count, 24, seed)
-        return x / np.linalg.norm(x, axis=1, keepdims=True), tokens
-
-    test = fit(*unit(2000, 0), None, np.random.default_rng(0))
-    others, lengths = unit(10_000, 1)
-    assert alarms(test, others, lengths) == pytest.approx(0.01, abs=0.006)
-    rounded = np.round(others, 6)  # their norm is 1 only to 1e-6
-    np.testing.assert_allclose(test.judge(rounded, lengths).p_values, test.judge(others, lengths).p_values, rtol=0.1)
 
 
 def test_a_test_is_the_same_each_time_for_one_seed() -> None:
@@ -167,15 +134,6 @@ def test_a_test_is_the_same_each_time_for_one_seed() -> None:
     x, tokens = texts(1000, 16, 0)
     else_seeded = fit(x, tokens, salad(1000, 16, 1000), np.random.default_rng(1)).arrays()
     assert not np.array_equal(first["final_curve"], else_seeded["final_curve"])
-
-
-def test_a_fitted_test_can_be_stored_and_is_small() -> None:
-    test = fitted(1000, 384, probe=True)
-    arrays = test.arrays()
-    assert sum(array.nbytes for array in arrays.values()) < 620_000
-    x, tokens = texts(100, 384, 1)
-    again = DomainTest.from_arrays(arrays).judge(x, tokens)
-    np.testing.assert_array_equal(again.p_values, test.judge(x, tokens).p_values)
 
 
 def test_fewer_than_a_thousand_sentences_make_no_test() -> None:
@@ -200,13 +158,6 @@ def test_whitened_vectors_have_unit_covariance_and_falling_eigenvalues() -> None
     z = (x - mean) @ whitening
     np.testing.assert_allclose(z.T @ z / len(z), np.eye(20), atol=1e-3)
     assert (np.diff(np.linalg.norm(whitening, axis=0)) > 0).all()
-
-
-def test_a_dimension_without_variance_is_not_blown_up_beyond_float32() -> None:
-    x, _ = texts(1000, 6, 0)
-    _, whitening = Moments.from_vectors(np.pad(x.astype(np.float64), ((0, 0), (0, 2)))).whitening(0.0)
-    norms = np.linalg.norm(whitening, axis=0)
-    assert norms.max() / norms.min() == pytest.approx(1e9**0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("dim", [1, 8, 24, 100, 384, 768, 1536])
@@ -258,25 +209,6 @@ def test_no_copy_is_its_text(text: str) -> None:
 
 def test_a_text_of_one_word_repeated_has_no_copy() -> None:
     assert shuffled_copies(["no no no no"], 1, np.random.default_rng(0)) == []
-
-
-@pytest.mark.parametrize(
-    "text", ["今天的天气非常好。", "これはペンです。", "ตัวอย่างประโยคภาษาไทย", "私は iPhone が好きです"]
-)
-def test_where_words_are_not_spaced_characters_are_shuffled(text: str) -> None:
-    assert is_unspaced(text)
-    (copy,) = shuffled_copies([text], 1, np.random.default_rng(0))
-    assert sorted(characters(copy)) == sorted(characters(text))
-    assert copy != text
-
-
-def test_a_mark_stays_with_its_character_and_korean_has_words() -> None:
-    assert characters("กำ ตั้ง") == ["ก", "ำ", "ตั้", "ง"]
-    assert not is_unspaced("오늘은 날씨가 아주 좋습니다")
-    assert not is_unspaced("He said 你好 to everyone there")
-    assert not is_unspaced("1234")
-    (copy,) = shuffled_copies(["오늘은 날씨가 아주 좋습니다"], 1, np.random.default_rng(0))
-    assert sorted(copy.split()) == sorted(["오늘은", "날씨가", "아주", "좋습니다"])
 
 
 def test_vectors_that_coincide_count_once() -> None:

@@ -1,7 +1,6 @@
 """What labelled pairs teach: the curve, the precision table, and honest figures about them."""
 
 import json
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,7 @@ from isosim.fitting.probability import (
     LEVELS,
     SLOPES,
     bending_line,
-    check_pairs,
     fit,
-    label_range,
     least_probability,
     out_of_fold,
     parts,
@@ -31,7 +28,7 @@ from isosim.fitting.probability import (
     ramps,
     smooth_targets,
 )
-from isosim.fitting.reliability import BINS, Reliability, calibration_error, equal_mass_bins, wilson
+from isosim.fitting.reliability import Reliability, calibration_error, equal_mass_bins, wilson
 from isosim.scoring.probability import ProbabilityMap, evidence
 from tests.core.scoring.references import REFERENCE
 
@@ -55,25 +52,6 @@ def simulated(count: int, curve: Any, seed: int = 0) -> tuple[Doubles, Doubles, 
     rng = np.random.default_rng(seed)
     x = rng.normal(6, 3, count)
     return x, (rng.random(count) < curve(x)).astype(np.float64), np.ones(count)
-
-
-@pytest.mark.parametrize(
-    ("labels", "ends", "graded"),
-    [
-        ([0, 1, 1], (0, 1), False),
-        ([0, 0.5, 1], (0, 1), True),
-        ([0.2, 0.8], (0, 1), True),
-        ([0, 1, 5], (0, 5), True),
-        ([3, 3.5], (0, 5), True),
-    ],
-)
-def test_labels_tell_their_range_and_whether_they_are_grades(
-    labels: list[float], ends: tuple[float, float], graded: bool
-) -> None:
-    assert label_range(labels) == ends
-    pairs = check_pairs(np.zeros(30), np.resize(labels, 30), graded=graded)
-    assert (pairs.low, pairs.high, pairs.graded) == (*ends, graded)
-    assert ((pairs.targets >= 0) & (pairs.targets <= 1)).all()
 
 
 @pytest.mark.parametrize(
@@ -201,27 +179,6 @@ def test_bins_hold_equal_numbers_and_every_pair(count: int, bins: int) -> None:
     assert counts @ predicted == pytest.approx(p.sum())
 
 
-def test_a_calibration_error_is_the_mean_distance_of_the_bins() -> None:
-    p = np.repeat(np.arange(BINS) / BINS, 10)
-    matches = np.array([1, 9, 0, 5, 10] * 3)
-    y = (np.arange(10) < matches[:, None]).astype(np.float64).ravel()
-    assert calibration_error(p, y) == pytest.approx(np.abs(np.arange(BINS) / BINS - matches / 10).mean())
-
-
-@pytest.mark.parametrize("shift", [0.0, 0.15])
-def test_an_error_is_told_from_what_a_perfect_map_would_show(shift: float) -> None:
-    rng = np.random.default_rng(0)
-    p = rng.uniform(0.2, 0.8, 2000)
-    report = Reliability.from_probabilities(
-        p, (rng.random(2000) < p + shift).astype(np.float64), np.ones(2000), False, rng
-    )
-    assert report.ece_low <= shift + 1e-9
-    assert report.ece_high >= shift
-    assert report.ece_of_a_perfect_map == pytest.approx(0.008, abs=0.005)  # bins differ by 0.03, nearly all by chance
-    assert (report.ece > 2 * report.ece_of_a_perfect_map) == (shift > 0)
-    assert (report.ece_low > 0.1) == (shift > 0)
-
-
 @given(st.integers(20, 300), st.integers(0, 2**32 - 1), st.floats(0, 1), st.booleans())
 @settings(max_examples=30)
 def test_an_interval_holds_its_own_estimate(count: int, seed: int, honesty: float, graded: bool) -> None:
@@ -233,7 +190,7 @@ def test_an_interval_holds_its_own_estimate(count: int, seed: int, honesty: floa
     assert 0 <= report.ece_low <= report.ece <= report.ece_high
 
 
-@pytest.mark.parametrize(("slope", "least"), [(1.0, 0.85), (0.8, 0.75), (0.6, 0.8)])
+@pytest.mark.parametrize(("slope", "least"), [(1.0, 0.85), (0.6, 0.8)])
 def test_an_interval_holds_the_true_error_nearly_as_often_as_it_says(slope: float, least: float) -> None:
     """A bootstrap around the observed error held that of a map without fault, 0, in 40 of 100 sets of labels."""
     rng = np.random.default_rng(0)
@@ -336,16 +293,6 @@ def test_weights_give_the_population_back_that_a_biased_sample_was_drawn_from(
     assert weighted.precision_threshold(0.8)[0] == pytest.approx(taught[0].precision_threshold(0.8)[0], abs=0.05)
 
 
-def test_more_labels_make_a_precision_threshold_surer(taught: tuple[ProbabilityMap, dict[str, Any]]) -> None:
-    few, _ = fit(*_arguments(100), seed=0)
-
-    def width(model: ProbabilityMap) -> float:
-        _, low, high = model.precision_threshold(0.8)
-        return high - low
-
-    assert width(few) > 2 * width(taught[0])
-
-
 def test_the_report_is_ready_for_json_and_close_to_what_other_pairs_show(
     taught: tuple[ProbabilityMap, dict[str, Any]],
 ) -> None:
@@ -359,11 +306,6 @@ def test_the_report_is_ready_for_json_and_close_to_what_other_pairs_show(
     assert report.reliability.ece_low - 0.01 < calibration_error(p, labels) < report.reliability.ece_high + 0.01
     assert sum(row.pairs for row in report.reliability.bins) == report.pairs == 1500
     assert all(row.low <= row.observed <= row.high for row in report.reliability.bins)
-
-
-def test_few_labels_make_few_bins() -> None:
-    _, report = fit(*_arguments(60), seed=0)
-    assert [row.pairs for row in report.reliability.bins] == [10] * 6
 
 
 def test_grades_teach_their_mean() -> None:
@@ -403,47 +345,6 @@ def test_any_labels_make_a_map_that_can_be_stored(similarities: list[float], eve
     model, report = fit(np.array(similarities), REFERENCE, labels, seed=0, graded=graded)
     ProbabilityMap.from_arrays(model.arrays())
     json.dumps(report.as_facts(), allow_nan=False)
-
-
-def strata(base: float, seed: int) -> tuple[Doubles, Doubles, Doubles]:
-    """Scores and labels of a population of which so many match, and weights of 500 pairs of its top 2 % and 500 others.
-
-    -> similarities, labels (1000,), weights
-    """
-    rng = np.random.default_rng(seed)
-    similarities, labels = population(base)
-    top = similarities >= np.quantile(similarities, 0.98)
-    rows = np.concatenate([rng.choice(np.flatnonzero(side), 500, replace=False) for side in (top, ~top)])
-    return similarities[rows], labels[rows], np.repeat([top.sum() / 500, (~top).sum() / 500], 500)
-
-
-@cache
-def population(base: float) -> tuple[Doubles, Doubles]:
-    rng = np.random.default_rng(7)
-    similarities = np.clip(rng.normal(0.2, 0.15, 200_000), -0.9, 0.99)
-    low, high = -60.0, 60.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if expit(22 * similarities + middle).mean() > base else (middle, high)
-    return similarities, (rng.random(len(similarities)) < expit(22 * similarities + low)).astype(np.float64)
-
-
-def test_labels_of_the_likeliest_pairs_teach_the_precision_and_recall_of_all() -> None:
-    """One pair in a hundred matches; weights differ by a factor of 49."""
-    similarities, labels = population(0.01)
-    precisions, covered = [], []
-    for seed in range(12):
-        drawn, known, weights = strata(0.01, seed)
-        model, report = fit(drawn, REFERENCE, known, seed, weights)
-        threshold = model.precision_threshold(0.6)[0]
-        above = similarities >= threshold
-        precisions.append(labels[above].mean())
-        recall = model.recall(0.6)
-        assert recall is not None
-        covered.append(recall[1] <= labels[above].sum() / labels.sum() <= recall[2])
-        assert report.effective_pairs == pytest.approx(520, abs=10)
-    assert np.mean(precisions) == pytest.approx(0.6, abs=0.04)
-    assert sum(covered) >= 11
 
 
 def test_weights_of_one_score_leave_the_curve_as_it_is() -> None:

@@ -197,19 +197,6 @@ def test_labels_for_a_champion_that_was_replaced_meanwhile_do_not_bring_it_back(
     assert in_time.publish(domains)[:2] == (4, True)
 
 
-def test_a_version_that_is_no_champion_gets_labels_and_becomes_one_only_if_that_is_asked(
-    tiny: EncoderArtifact, domains: DomainStore
-) -> None:
-    first = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
-    first.publish(domains)
-    first.publish(domains)
-    older = replace(first, request=replace(first.request, base=1, champion=2), held_out=law(0, 0.0, 0))
-    kept = replace(older, request=replace(older.request, promote="if_better")).publish(domains)
-    assert kept[:2] == (3, False)
-    assert "no new text" in kept[2]
-    assert older.publish(domains)[:2] == (4, True)
-
-
 def begun(jobs: JobStore, request: JobRequest, champion: int | None) -> Job:
     """A job in its second attempt; its first one died when `champion` was the domain's champion."""
     post_job(jobs, request, ["A boat."])
@@ -232,16 +219,6 @@ def test_a_job_that_is_repeated_after_a_later_promotion_replaces_no_newer_champi
     assert made.publish(domains, again)[:2] == (3, False)
     assert champion(domains, tiny) == 2
     assert "version 2 has become champion since this job first began" in domains.report("news", 3)["promotion"]
-
-
-def test_a_job_that_is_repeated_while_the_champion_stays_is_promoted(
-    tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
-) -> None:
-    asked = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
-    for version in (1, 2):  # also a domain's first
-        again = begun(jobs_of(tmp_path / str(version)), asked.request, champion(domains, tiny))
-        assert replace(asked, request=again.request).publish(domains, again)[:2] == (version, True)
-        assert champion(domains, tiny) == version
 
 
 def test_an_attempt_whose_place_was_taken_and_its_successor_publish_one_version(

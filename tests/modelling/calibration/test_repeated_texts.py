@@ -13,7 +13,6 @@ from isosim.jobs.job import JobRequest
 from isosim.scoring.advice import Target, advise, rounded
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.equating import USUAL_RATES, equate, table
-from isosim.scoring.reference import ReferenceDistribution
 from tests.modelling.calibration.domains import COUNT, pairs_of, reference_of, texts_with, without_ties
 from tests.stores import domains_of
 from tests.text import sentences
@@ -72,25 +71,6 @@ def test_a_tie_too_rare_for_the_quantiles_is_counted_from_ten_pairs_on(equal: in
     counted = [false_match_rate(x, similarity) for similarity in at]
     rates = scale.false_match_rate(np.array(at))
     assert (np.abs(np.log(rates / np.maximum(counted, 1e-12)))[np.array(counted) * scale.pairs > 100] < 0.25).all()
-
-
-def test_texts_of_one_vector_leave_a_scale_that_refuses_everything_but_them() -> None:
-    for x in (texts_with(1.0, count=250), texts_with(249 / 250, count=250)):
-        scale = reference_of(x, intervals=True)
-        with pytest.raises(InvalidInput, match="the smallest rate"):
-            advise(DomainModel(scale), "mails", Target(fmr=0.01))
-        assert ReferenceDistribution.from_arrays(scale.arrays()).smallest_rate == scale.smallest_rate > 0.98
-
-
-def test_an_interval_holds_a_threshold_that_can_be_reached() -> None:
-    scale = reference_of(texts_with(0.2), intervals=True)
-    assert (scale.levels >= scale.smallest_rate).all()
-    for rate in (0.3, 0.1, 0.05, rounded(scale.smallest_rate)):
-        low, high = scale.interval(rate)
-        assert low <= scale.threshold(rate) <= high <= 1
-    assert scale.resolution >= scale.smallest_rate
-    assert max(scale.curve()["similarity"]) == 1
-    assert min(scale.curve()["rate"]) == pytest.approx(scale.smallest_rate, rel=1e-6)
 
 
 def test_a_scale_that_knows_its_ties_is_judged_better_than_one_that_lost_them() -> None:

@@ -10,11 +10,6 @@ from hypothesis.extra.numpy import arrays
 from isosim.fitting import evidence
 
 
-def test_a_scale_that_holds_has_no_threshold_error() -> None:
-    percentiles = (np.arange(100_000) + 0.5) / 100_000
-    assert evidence.threshold_error(percentiles) == pytest.approx(0, abs=1e-3)
-
-
 @pytest.mark.parametrize("factor", [0.25, 0.5, 2.0, 4.0])
 def test_the_threshold_error_is_the_logarithm_of_the_factor_a_rate_is_off_by(factor: float) -> None:
     rates = (np.arange(100_000) + 0.5) / 100_000 / factor

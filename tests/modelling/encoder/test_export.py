@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isosim.arrays import Doubles
-from isosim.encoders.onnx_engine import PREFIX, OnnxCalibrator, OnnxEncoder, open_session
+from isosim.encoders.onnx_engine import PREFIX, OnnxCalibrator, open_session
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.export import checkpoints, encoder
 from isosim.export.graph import check_parity, random_weights
@@ -130,15 +130,6 @@ def test_the_graphs_cut_out_give_the_joined_graphs_bits(exported: Exported) -> N
         pooled, latent = exported.run(feeds | exported.overrides)
         np.testing.assert_array_equal(cut.run(["pooled"], feeds)[0], pooled)
         np.testing.assert_array_equal(bound(pooled), latent)
-
-
-def test_padding_and_neighbours_hardly_move_a_texts_vector(exported: Exported) -> None:
-    run = OnnxEncoder(exported.artifact.encoder, CPU, 1, exported.artifact.spec.pad_token_id)
-    rng = np.random.default_rng(0)
-    texts = [rng.integers(5, 400, length).tolist() for length in (4, 30, 9, 17, 1)]
-    alone = np.concatenate([run([text]) for text in texts])
-    np.testing.assert_allclose(run(texts), alone, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(run(texts[::-1])[::-1], alone, rtol=0, atol=1e-5)
 
 
 def test_a_graphs_inputs_and_outputs_have_their_names_and_open_sizes(exported: Exported) -> None:

@@ -7,7 +7,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from isosim.arrays import Vectors
 from isosim.encoders.onnx_engine import Feeds, OnnxEncoder
@@ -98,26 +97,12 @@ def test_linear_layers_are_made_products_of_matrices_of_their_own(model: onnx.Mo
     np.testing.assert_allclose(same, expected, rtol=0, atol=1e-6)
 
 
-def test_a_graph_of_other_products_stays_as_it_is(graph: onnx.ModelProto) -> None:
-    """So that int8 encoders of earlier exports keep their digests."""
-    assert separate(graph) == graph
-
-
 def test_int8_is_near_and_no_neighbour_moves_it(int8: onnx.ModelProto, ids: list[list[int]], fp32: Vectors) -> None:
     alone = vectors(int8, ids)
     assert shifts(vectors(int8, ids, 32), alone).max() < 1e-6
     assert 0 < shifts(alone, fp32).mean() < 0.02
     quantized = [node for node in int8.graph.node if node.op_type == "QuantizeLinear"]
     assert len(quantized) == 16  # inputs of products, no results
-
-
-def test_ranges_of_the_batch_would_move_scores(graph: onnx.ModelProto, ids: list[list[int]], tmp_path: Path) -> None:
-    """ONNX Runtime's dynamic quantization, which is therefore not used."""
-    source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
-    onnx.save(graph, source)
-    quantize_dynamic(source, target, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
-    dynamic = onnx.load(target)
-    assert shifts(vectors(dynamic, ids, 32), vectors(dynamic, ids)).max() > 1e-3
 
 
 def test_half_precision_is_near(graph: onnx.ModelProto, ids: list[list[int]], fp32: Vectors) -> None:

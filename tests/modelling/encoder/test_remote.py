@@ -6,22 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from isosim.encoders.onnx_engine import OnnxCalibrator
 from isosim.encoders.remote import check
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import (
     BackendFailure,
-    CorruptArtifact,
     EncoderChanged,
     EncoderUnreachable,
     InvalidInput,
     Unavailable,
 )
-from isosim.export.graph import random_weights
 from isosim.export.remote import PROBES, register
-from isosim.fitting.calibrator import Calibrator
 from tests.adapters.encoder.remote_server import RemoteServer
 
 
@@ -63,16 +58,6 @@ def test_a_registration_keeps_the_calibrator_where_it_runs_and_known_vectors(
         check(artifact)
 
 
-def test_its_calibrator_computes_what_torch_does_with_any_weights(registered: Path) -> None:
-    weights = random_weights(16, seed=3)
-    graph = OnnxCalibrator(EncoderStore.at(registered).find("far").calibrator, ["CPUExecutionProvider"])
-    bound = graph.bind({name: tensor.numpy() for name, tensor in weights.items()})
-    for rows in (1, 3, 50):
-        vectors = torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows))
-        expected = Calibrator.from_weights(weights)(vectors).detach().numpy()
-        assert bound(vectors.numpy()) == pytest.approx(expected, abs=1e-4)
-
-
 def test_the_same_registration_again_moves_it_and_any_other_is_refused(server: RemoteServer, registered: Path) -> None:
     before = EncoderStore.at(registered).find("far")
     (registered / "mounted").write_text("secret-key")
@@ -93,14 +78,6 @@ def test_the_same_registration_again_moves_it_and_any_other_is_refused(server: R
             add(registered, server, **{"prompt": "query: ", "max_length": 64} | changed)
     add(registered, server, prompt="query: ", max_length=64)
     assert EncoderStore.at(registered).find("far").remote == before.remote
-
-
-def test_a_broken_registration_is_said_and_not_made_anew(server: RemoteServer, tmp_path: Path) -> None:
-    artifact = add(tmp_path, server)
-    artifact.calibrator.write_bytes(b"")
-    with pytest.raises(CorruptArtifact):
-        add(tmp_path, server)
-    assert len(list((tmp_path / "encoders" / "far").glob("*/manifest.json"))) == 1
 
 
 def test_a_failure_that_passes_is_no_sign_that_a_server_knows_no_base64(server: RemoteServer, tmp_path: Path) -> None:
@@ -157,7 +134,3 @@ def test_what_no_score_could_rest_on_is_not_registered(server: RemoteServer, tmp
     with pytest.raises(EncoderUnreachable, match="/v1"):
         add(tmp_path, server)
     assert EncoderStore.at(tmp_path).ids() == []
-
-
-def test_manifests_without_a_kind_are_of_exported_encoders(tiny: EncoderArtifact) -> None:
-    assert tiny.remote is None

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from isosim.arrays import Doubles
 from isosim.encoders.onnx_engine import OnnxEncoder
@@ -143,17 +142,6 @@ def test_texts_are_lowered_where_the_checkpoint_says_so_and_its_tokenizer_does_n
     vectors = in_torch(saved)
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
     assert np.abs(vectors - plain)[[1, 3]].max() > 0.01
-
-
-def test_another_layer_behind_the_pooling_is_another_encoder(save: Save, tmp_path: Path) -> None:
-    save(lambda: modules().Pooling(32), lambda: modules().Dense(32, 8))
-    checkpoint = Checkpoint(tmp_path / "saved", "test")
-    before = encoder.load(checkpoint).spec
-    path = tmp_path / "saved" / "2_Dense" / "model.safetensors"
-    save_file({name: tensor + 1 for name, tensor in load_file(path).items()}, path)
-    assert encoder.load(checkpoint).spec.digest != before.digest
-    with pytest.raises(InvalidInput, match=r"do not fit the options: .* \(1x64 and 32x8\)"):
-        encoder.load(checkpoint, pooling="cls+mean")
 
 
 def test_prompts_that_are_not_pooled_with_the_text_are_refused_and_can_be_left_out(save: Save, tmp_path: Path) -> None:
