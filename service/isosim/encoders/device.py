@@ -47,46 +47,32 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     """Memory limit of the container in bytes: the smallest limit of its cgroup and of the groups that contain it. None
-    if no limit is below the machine's memory.
-
-    The file `own` contains the path of the process's cgroup below `root`. With cgroup version 1, this path may exist
-    only on the host. The container then usually has its cgroup mounted at `root`/memory. Therefore the limit in
-    `root`/memory is always included.
-    """
-    return min((limit for _, _, limit in memory_limits(root, own)), default=None)
+    if no limit is below the machine's memory."""
+    return min((limit for _, limit in memory_limits(root, own)), default=None)
 
 
 def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Bytes of memory left to the container, with cached files counted as free; None if it has no memory limit."""
+    """Bytes of memory left to the container, with cached files counted as free, because the kernel can free them; None
+    if it has no memory limit."""
     left = []
-    for name, folder, limit in memory_limits(root, own):
-        usage, cached = USAGE[name]
-        used = sum(int(line) for line in lines_of(folder / usage) if line.isdigit())
-        stats = dict(line.split(" ", 1) for line in lines_of(folder / "memory.stat"))
-        left.append(limit - used + int(stats.get(cached, 0)))
+    for group, limit in memory_limits(root, own):
+        used = sum(int(line) for line in lines_of(group / "memory.current") if line.isdigit())
+        stats = dict(line.split(" ", 1) for line in lines_of(group / "memory.stat"))
+        left.append(limit - used + int(stats.get("inactive_file", 0)))
     return min(left, default=None)
 
 
-# Files of a cgroup of version 2 and of version 1: file with the memory limit -> (file with the bytes in use, field of
-# memory.stat with the bytes of cached files). The kernel can free cached files.
-USAGE = {
-    "memory.max": ("memory.current", "inactive_file"),
-    "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
-}
+def memory_limits(root: Path, own: Path) -> list[tuple[Path, int]]:
+    """The cgroups (version 2) that limit this process's memory, with their limits in bytes.
 
-
-def memory_limits(root: Path, own: Path) -> list[tuple[str, Path, int]]:
-    """The memory limits of this process's cgroup and of the groups that contain it: (file name, folder, bytes)."""
-    files = {"memory.max": root, "memory.limit_in_bytes": root / "memory"}
-    places = set(files.items())
-    for line in lines_of(own):
-        controllers, _, path = line.partition(":")[2].partition(":")
-        name = "memory.max" if not controllers else "memory.limit_in_bytes"
-        if not controllers or "memory" in controllers.split(","):
-            group = files[name] / path.strip("/")
-            places |= {(name, around) for around in (group, *group.parents) if around.is_relative_to(files[name])}
-    limits = [(name, folder, line) for name, folder in places for line in lines_of(folder / name)]
-    return [(name, folder, int(line)) for name, folder, line in limits if line.isdigit() and int(line) < MACHINE]
+    The file `own` contains the path of the process's cgroup below `root`. In a container, this path may exist only on
+    the host, and the container's group is `root`.
+    """
+    path = next((line.removeprefix("0::") for line in lines_of(own) if line.startswith("0::")), "")
+    group = root / path.strip("/")
+    groups = {root} | {around for around in (group, *group.parents) if around.is_relative_to(root)}
+    limits = [(around, line) for around in groups for line in lines_of(around / "memory.max")]
+    return [(around, int(line)) for around, line in limits if line.isdigit() and int(line) < MACHINE]
 
 
 def lines_of(path: Path) -> list[str]:

@@ -35,7 +35,6 @@ def test_a_limit_above_the_cores_there_are_is_none(tmp_path: Path) -> None:
     assert usable_cores(tmp_path) == len(os.sched_getaffinity(0)) == usable_cores(tmp_path / "absent")
 
 
-NONE_1 = 9223372036854771712  # what version 1 writes without a limit
 GIB = 2**30
 
 
@@ -45,19 +44,11 @@ GIB = 2**30
         ("0::/", {"memory.max": GIB}, GIB),  # a container's own group is the root it sees
         ("0::/", {"memory.max": "max"}, None),
         ("0::/", {}, None),  # the root of a machine has no such file
-        ("0::/", {"memory.max": "max", "memory/memory.limit_in_bytes": GIB}, GIB),  # hybrid: memory is version 1's
         ("0::/a/b/c", {"a/memory.max": GIB, "a/b/memory.max": 3 * GIB, "a/b/c/memory.max": "max"}, GIB),
         ("0::/a/b/c", {"a/memory.max": "max", "a/b/c/memory.max": 2 * GIB, "other/memory.max": GIB}, 2 * GIB),
         ("0::/../../kubepods/x", {"memory.max": GIB}, GIB),
-        ("5:cpu:/x\n4:memory:/", {"memory/memory.limit_in_bytes": GIB}, GIB),
-        ("4:memory:/docker/0123", {"memory/memory.limit_in_bytes": GIB}, GIB),  # the path is the host's
-        (
-            "7:cpuset,memory:/pods/x",
-            {"memory/pods/memory.limit_in_bytes": GIB, "memory/pods/x/memory.limit_in_bytes": NONE_1},
-            GIB,
-        ),
-        ("4:memory:/x\n0::/x", {"memory/memory.limit_in_bytes": NONE_1, "x/cpu.max": "max 100000"}, None),
         ("not a cgroup's line", {"memory.max": "?"}, None),
+        ("4:memory:/\n0::/x", {"x/memory.max": GIB}, GIB),  # other controllers are those of version 1
         ("0::/x", {"memory.max": 2**50}, None),  # more than any machine has would be a room without end
         ("0::/x", {"memory.max": 2**50, "x/memory.max": GIB}, GIB),
     ],
@@ -65,7 +56,7 @@ GIB = 2**30
 def test_a_memory_limit_is_the_smallest_of_a_group_and_those_around_it(
     tmp_path: Path, own: str, files: dict[str, int | str], limit: int | None
 ) -> None:
-    """Folders as Linux lays them out, for cgroup version 2, version 1 and both."""
+    """Folders as Linux lays them out, for cgroup version 2."""
     for name, content in files.items():
         file = tmp_path / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -90,13 +81,6 @@ def test_another_system_has_no_memory_limit(tmp_path: Path) -> None:
             },
             2 * GIB,
         ),
-        (
-            {
-                "memory/memory.limit_in_bytes": 4 * GIB, "memory/memory.usage_in_bytes": 3 * GIB,
-                "memory/memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB}",
-            },
-            2 * GIB,
-        ),
         ({"memory.max": "max", "memory.current": GIB}, None),
     ],
 )  # fmt: skip
@@ -107,7 +91,7 @@ def test_what_a_container_may_still_take_leaves_out_cached_files(
         file = tmp_path / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{content}\n")
-    (tmp_path / "self").write_text("0::/pod\n4:memory:/pod\n")
+    (tmp_path / "self").write_text("0::/pod\n")
     assert memory_left(tmp_path / "cgroup", tmp_path / "self") == left
 
 

@@ -16,8 +16,8 @@ from isosim.server.app import create_app
 from isosim.settings import Settings
 
 ONCE = {  # of a request, by the functions' qualified names
-    "Encoders.resolve": 1,
-    "Registry.resolve": 1,
+    "resolve": 1,
+    "Registry.in_memory": 1,
     "Trace.as_headers": 1,
     "ScoringRequest._record": 1,
 }
