@@ -18,7 +18,7 @@ from isosim.arrays import Rows, Vectors
 from isosim.encoders.batching import BatchEncoder, BatchingPlan, MicroBatcher, OnBatch, PendingText
 from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize
 from isosim.encoders.vector_cache import VectorCache
-from isosim.errors import CallerLeft, IsosimError, NotReady, TokenizerFailure
+from isosim.errors import CallerLeft, NotReady, TokenizerFailure
 
 # Registers a callback for when the client closes its connection; returns a function that unregisters the callback.
 Watch = Callable[[Callable[[], None]], Callable[[], object]]
@@ -142,8 +142,9 @@ class Embedder:
         row_of = {key: row for row, key in enumerate(content_of)}
         texts = [known[key] for key in content_of]
         vectors, rows = np.array([text.vector for text in texts]), np.array([row_of[key] for key in keys], np.intp)
-        counts = looked, memory_hits, shared_hits, shared_misses, joined, computed
-        return Embeddings(texts, vectors, rows, *spent, *counts)
+        return Embeddings(
+            texts, vectors, rows, *spent, looked, memory_hits, shared_hits, shared_misses, joined, computed
+        )
 
     async def _look_further(self, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None) -> int:
         """Adds the shared cache's entries of these keys to `known`; how many it has."""
@@ -208,6 +209,6 @@ class Embedder:
         pending.waiters = set()
 
 
-def fail(waiter: "asyncio.Future[None]", error: IsosimError) -> None:
+def fail(waiter: "asyncio.Future[None]", error: Exception) -> None:
     if not waiter.done():
         waiter.set_exception(error)
