@@ -1,9 +1,9 @@
 """The layer around all routes: admits a request by its route's policy, and answers with the headers of all answers."""
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from random import getrandbits
 from typing import Any
 
@@ -18,7 +18,7 @@ from isosim.api.policy import BYTES_A_TEXT, UNKNOWN, Policy, admit, head_of, pol
 from isosim.api.requests import ScoringRoute
 from isosim.api.state import Service
 from isosim.api.trace import Trace
-from isosim.errors import CallerLeft, TooLarge
+from isosim.errors import CallerLeft, TooLarge, Unavailable
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 CLOSING = ((b"connection", b"close"),)
@@ -139,8 +139,9 @@ class Envelope:
         at_once = extensions.get(ANSWER) if b"origin" not in head else None
         receive = counted(receive, trace)
         span = service.observer.begin(scope, trace)
+        time_limit = asyncio.timeout(service.settings.request_timeout if policy.timed else None)
         try:
-            with service.time_limit() if policy.timed else nullcontext():
+            async with time_limit:
                 trace.largest = await admit(scope, head, policy, service, trace)
                 if isinstance(route, ScoringRoute):
                     route.check(head)
@@ -156,6 +157,9 @@ class Envelope:
         except Exception as error:
             if trace.answering:
                 raise
+            if isinstance(error, TimeoutError) and time_limit.expired():
+                seconds = service.settings.request_timeout
+                error = Unavailable(f"the request took longer than {seconds:g} s; ask for less at a time")
             await give(await unexpected(Request(scope), error), send, at_once, trace, service)
         finally:
             path = getattr(scope.get("route"), "path", "unmatched")

@@ -1,13 +1,12 @@
 """Objects that live as long as the server, and the dependency that gives them to routes."""
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
@@ -18,7 +17,7 @@ from isosim.api.access_log import Observer
 from isosim.domains.champions import Champions
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache
-from isosim.errors import Overloaded, Unavailable
+from isosim.errors import Overloaded
 from isosim.jobs.job import Job
 from isosim.jobs.store import JobStore, OpenJob
 from isosim.migration.encoders import Encoders
@@ -116,43 +115,6 @@ class Places:
             self._taken += Counter()  # removes the keys without a place
 
 
-class TimeLimit:
-    """Ends requests that take too long. One timer for all, because a timer for each took 4 % of a cached request."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._ends: dict[asyncio.Task[Any], float] = {}  # by task, the oldest first: time of the loop
-        self._looking = False
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Raises Unavailable in the current task if the block takes longer than `seconds`."""
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert task is not None  # noqa: S101 - a coroutine runs in a task
-        self._ends[task] = loop.time() + self.seconds
-        if not self._looking and self.seconds < math.inf:
-            self._looking = True
-            loop.call_later(self.seconds, self._look, loop)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if task in self._ends:
-                raise
-            task.uncancel()
-            raise Unavailable(f"the request took longer than {self.seconds:g} s; ask for less at a time") from None
-        finally:
-            self._ends.pop(task, None)
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        for task, end in list(self._ends.items()):
-            if end > loop.time():
-                loop.call_at(end, self._look, loop)
-                return
-            del self._ends[task]
-            task.cancel()
-        self._looking = False
-
-
 @dataclass
 class Service:
     """Parts of the server, built once at its start. Only `phase`, the locks and the counted places change later."""
@@ -190,7 +152,6 @@ class Service:
     def __post_init__(self) -> None:
         # Reads of jobs' records: event streams read theirs several times a second, and must not take all calls.
         self.job_reads = Turns(self.store, JOB_READERS)
-        self.time_limit = TimeLimit(self.settings.request_timeout)
 
     @property
     def shared(self) -> bool:
