@@ -20,16 +20,16 @@ from tests.processes import Server
 
 def test_every_route_declares_its_policy_and_is_found_with_it(tmp_path: Path) -> None:
     app = create_app(Settings(model_store=tmp_path))
-    assert isinstance(app.envelope, Envelope)
-    assert [route for route, _ in app.envelope.routes] == list(flat(app.routes))
-    for route, policy in app.envelope.routes:
+    assert isinstance(app.middleware_stack, Envelope)
+    assert [route for route, _ in app.middleware_stack.routes] == list(flat(app.routes))
+    for route, policy in app.middleware_stack.routes:
         assert policy.key == (policy.scope is not None)
         assert policy.timed or policy.scope, f"{route} runs without an end for callers without a key"
         assert policy == SCORING or not isinstance(route, ScoringRoute)
         if isinstance(route, Route) and "{" not in route.path:
             for method in route.methods or ():
                 scope = {"type": "http", "method": method, "path": route.path, "headers": []}
-                assert app.envelope.route_of(scope) == (route, policy)
+                assert app.middleware_stack.route_of(scope) == (route, policy)
 
 
 @pytest.mark.parametrize("route", [Route("/new", print), Mount("/new", print), APIRoute("/new", lambda: None)])

@@ -16,7 +16,6 @@ from isosim.bulk.job import Job
 from isosim.bulk.pairs import FoundPairs, PairSearch, begin, find
 from isosim.bulk.search import CellIndex, ExactIndex
 from isosim.encoders.embedding import Embeddings
-from isosim.encoders.texts import Text
 from isosim.errors import Conflict, InvalidInput
 from isosim.jobs.job import Job as CalibrationJob
 from isosim.scoring.advice import Target, in_single_precision
@@ -54,9 +53,9 @@ def truth(bulk_store: Path) -> dict[tuple[int, int], tuple[float, float]]:
 
     async def vectors() -> tuple[Calibration, list[Embeddings]]:
         async with build(Settings(model_store=bulk_store, encoder="tiny"), no_jobs) as service:
-            calibration, encoder = await service.encoders.resolve(DomainRef("tickets"))
-            parts = [[*map(Text, texts[at : at + 300])] for at in range(0, len(texts), 300)]
-            return calibration, [await encoder.embedder.embed(part) for part in parts]
+            calibration = await service.encoders.registry.resolve(DomainRef("tickets"))
+            parts = [texts[at : at + 300] for at in range(0, len(texts), 300)]
+            return calibration, [await service.encoders.first.embedder.embed(part) for part in parts]
 
     calibration, every = asyncio.run(vectors())
     pooled = np.concatenate([one.vectors[one.rows] for one in every])

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from isosim.api.access_log import Observer, scoring
-from isosim.encoders.embedding import Embeddings, Work
+from isosim.api.trace import Trace
+from isosim.encoders.embedding import Embeddings
 from isosim.scoring.calibration import Calibration
-from isosim.scoring.similarity import Scored
 from tests.observability.conftest import Line, event, events, lines_of
 from tests.processes import Process, RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.text import sentences
@@ -74,11 +74,11 @@ def test_the_line_of_a_domain_that_a_key_may_not_use_names_it(serve: Serve, stor
 
 def test_a_line_says_how_many_texts_another_request_had_computed() -> None:
     nothing = np.zeros(0, np.intp)
-    records = [
-        Scored(Calibration("d", 1, "sn", "e"), Embeddings([], nothing, nothing, work), 0.0, 0.0)
-        for work in (Work(joined=2), Work(computed=2))
+    traces = [
+        Trace("id", 0.0, calibration=Calibration("d", 1, "sn", "e"), embeddings=made)
+        for made in (Embeddings([], nothing, nothing, joined=2), Embeddings([], nothing, nothing, computed=2))
     ]
-    assert [(scoring(record)["tokens"], scoring(record).get("joined")) for record in records] == [(0, 2), (0, None)]
+    assert [(scoring(trace)["tokens"], scoring(trace).get("joined")) for trace in traces] == [(0, 2), (0, None)]
 
 
 def test_only_slow_and_failed_requests_are_logged_where_that_is_asked_for(

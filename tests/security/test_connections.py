@@ -208,19 +208,6 @@ def guarded(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         yield lambda limits, **settings: stack.enter_context(started(with_limits(**limits), tmp_path, **settings))
 
 
-def test_an_answer_that_nobody_reads_is_thrown_away(guarded: Callable[..., Server], store: Path) -> None:
-    server = guarded({"body_timeout": 1}, model_store=store, encoder="tiny")
-    body = json.dumps({"inputs": [f"number {number}" for number in range(2000)], "space": "raw"}).encode()
-    head = HEAD.replace(b"/similarity", b"/embed") + b"content-length: %d\r\n\r\n" % len(body)
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
-        for _ in range(8):  # half a megabyte and more each, beyond what the kernel holds
-            connection.sendall(head + body)
-        wait_until(lambda: closed(server, "reading") == 1, 60)
-    assert server.client.get("/readyz").status_code == 200
-
-
 def test_the_longest_idle_connection_makes_room_and_the_server_stays_reachable(strict: Server) -> None:
     """Two hundred connections that say nothing, eight permitted: whoever asks is answered all the same."""
     before = closed(strict, "room")

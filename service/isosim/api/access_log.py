@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.types import Scope
 
-from isosim.api.trace import Trace, stages
+from isosim.api.trace import Trace
 from isosim.errors import Forbidden, IsosimError
 from isosim.observability.logs import Facts, about, told
-from isosim.observability.tracing import Attributes, posting
-from isosim.scoring.similarity import Scored
+from isosim.observability.traces import posting
 
 if TYPE_CHECKING:
-    from isosim.observability.otlp import RequestSpan, Tracing
+    from isosim.observability.otlp import Attributes, RequestSpan, Stage, Tracing
 
 LOGGER = "isosim.access"
 SLOW = 1.0  # a request that takes this many seconds is logged as slow
@@ -69,23 +68,21 @@ class Observer:
         about.set(facts)
         return span
 
-    def end(
-        self, scope: Scope, trace: Trace, span: "RequestSpan | None", route: str, status: int, seconds: float
-    ) -> None:
+    def end(self, scope: Scope, trace: Trace, span: "RequestSpan | None", route: str, seconds: float) -> None:
         self.under_way -= 1
         if isinstance(sys.exception(), asyncio.CancelledError):
             self.aborted += 1
         else:
             self.answered += 1
+        status = trace.status
         logged = self.logs(status, seconds, probe=trace.probe)
         if not logged and span is None:
             return
-        facts = facts_of(scope, trace, route, status, seconds)
+        facts = facts_of(scope, trace, route, seconds)
         if span is not None:
-            parts = [] if trace.scored is None else stages(trace.scored, trace.started)
             # By OpenTelemetry's conventions, 4xx is not a failure of the server.
             failure = (trace.error_type or str(status)) if status >= 500 else None
-            span.end(f"{facts['method']} {route}", attributes(scope, trace, facts), parts, failure)
+            span.end(f"{facts['method']} {route}", attributes(scope, trace, facts), stages(trace), failure)
         if logged:
             self._log(facts, trace)
 
@@ -104,16 +101,15 @@ class Observer:
         self.write(level, LOGGER, f"{facts['method']} {facts['route']} {status}", facts)
 
 
-def facts_of(scope: Scope, trace: Trace, route: str, status: int, seconds: float) -> dict[str, Any]:
+def facts_of(scope: Scope, trace: Trace, route: str, seconds: float) -> dict[str, Any]:
     """What the access log and the trace tell of a request: neither its path, which may name a domain or job, nor its
     texts, nor its key, but the name of the key."""
-    facts = {"method": method_of(scope), "route": route, "status": status, "duration_ms": milliseconds(seconds)}
+    facts = {"method": method_of(scope), "route": route, "status": trace.status, "duration_ms": milliseconds(seconds)}
     if trace.error_type is not None:
         facts["error_type"] = trace.error_type
         if isinstance(trace.cause, Forbidden) and trace.cause.domain is not None:
             facts["domain"] = trace.cause.domain
-    if trace.scored is not None:
-        facts |= scoring(trace.scored)
+    facts |= scoring(trace)
     if trace.grant.name:
         facts["caller"] = trace.grant.name
     client = scope.get("client")
@@ -122,30 +118,64 @@ def facts_of(scope: Scope, trace: Trace, route: str, status: int, seconds: float
     return facts
 
 
-def scoring(scored: Scored) -> dict[str, Any]:
+def scoring(trace: Trace) -> dict[str, Any]:
     """Facts of a scoring request: its domain and version, its cache hits, and the duration of each stage."""
-    embeddings = scored.embeddings
-    work = embeddings.work
+    calibration, made = trace.calibration, trace.embeddings
+    if calibration is None or made is None:
+        return {}
     facts: dict[str, Any] = {
-        "domain": scored.calibration.domain,
-        "version": scored.calibration.version,
-        "texts": len(embeddings.rows),
-        "tokens": work.tokens,
-        "memory_hits": work.memory_hits,
-        "redis_hits": work.shared_hits,
-        "cache_ms": milliseconds(work.cache),
-        "tokenization_ms": milliseconds(work.tokenization),
-        "queue_ms": milliseconds(work.queue),
-        "inference_ms": milliseconds(work.inference),
-        "calibration_ms": milliseconds(scored.spent),
+        "domain": calibration.domain,
+        "version": calibration.version,
+        "texts": len(made.rows),
+        "tokens": made.tokens,
+        "memory_hits": made.memory_hits,
+        "redis_hits": made.shared_hits,
+        "cache_ms": milliseconds(made.cache),
+        "tokenization_ms": milliseconds(made.tokenization),
+        "queue_ms": milliseconds(made.queue),
+        "inference_ms": milliseconds(made.inference),
+        "calibration_ms": milliseconds(trace.calibrating),
     }
     # Number of texts that another request was already computing; only that request's log entry counts their tokens.
-    if work.joined:
-        facts["joined"] = work.joined
+    if made.joined:
+        facts["joined"] = made.joined
     return facts
 
 
-def attributes(scope: Scope, trace: Trace, facts: dict[str, Any]) -> Attributes:
+def stages(trace: Trace) -> "list[Stage]":
+    """Stages of a scoring request, in order of time.
+
+    The durations of the stages are known, but not their starts. The last stage, calibration, ends at
+    `trace.calibrated`. Each earlier stage is assumed to end when the next stage begins.
+
+    The durations may add up to more than the request took: each is the duration for the slowest text, which may be a
+    different text in each stage. A stage that would begin before the request is therefore shortened.
+    """
+    made = trace.embeddings
+    if made is None or trace.calibration is None:
+        return []
+    parts: list[tuple[str, float, Attributes]] = [
+        ("calibration", trace.calibrating, {"isosim.method": trace.calibration.method})
+    ]
+    if made.joined or made.computed:
+        parts += [
+            ("inference", made.inference, {"isosim.tokens": made.tokens}),
+            ("queue", made.queue, {}),
+            ("tokenize", made.tokenization, {}),
+        ]
+    counts = {"memory_hits": made.memory_hits, "redis_hits": made.shared_hits}
+    counts |= {"joined": made.joined, "computed": made.computed}
+    parts.append(("cache", made.cache, {f"isosim.cache.{name}": count for name, count in counts.items()}))
+    found: list[Stage] = []
+    end = trace.calibrated
+    for name, seconds, about_it in parts:
+        begin = max(trace.started, end - seconds)
+        found.append((name, begin, end, about_it))
+        end = begin
+    return found[::-1]
+
+
+def attributes(scope: Scope, trace: Trace, facts: dict[str, Any]) -> "Attributes":
     """Attributes of a request's span. Durations are those of the span and of its stages."""
     named = {
         CONVENTIONS.get(name, f"isosim.{name}"): value for name, value in facts.items() if not name.endswith("_ms")

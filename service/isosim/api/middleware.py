@@ -38,66 +38,67 @@ GUARD = [
 ]
 
 
-class Answer:
-    """Receives the body of one request, and sends its answer with the headers that all answers have."""
+def counted(receive: Receive, trace: Trace) -> Receive:
+    """ASGI `receive` that counts the body's bytes. Raises TooLarge if there are more than `trace.largest`."""
 
-    __slots__ = ("_at_once", "_receive", "_send", "_service", "_trace", "limit", "started", "status")
-
-    def __init__(self, receive: Receive, send: Send, at_once: AtOnce | None, trace: Trace, service: Service) -> None:
-        self._receive, self._send, self._at_once = receive, send, at_once
-        self._trace, self._service = trace, service
-        self.status, self.started = 500, False
-        self.limit = 0  # maximum size of the body, in bytes
-
-    async def receive(self) -> Message:
-        """ASGI `receive`. Raises TooLarge if the body is larger than `limit`."""
-        message = await self._receive()
+    async def receive_part() -> Message:
+        message = await receive()
         if message["type"] == "http.request":
-            self._trace.received += len(message.get("body", b""))
-            if self._trace.received > self.limit:
-                raise TooLarge(f"the body is larger than {self.limit} bytes")
+            trace.received += len(message.get("body", b""))
+            if trace.received > trace.largest:
+                raise TooLarge(f"the body is larger than {trace.largest} bytes")
         return message
 
-    async def body(self) -> bytes:
-        """The whole body. Raises TooLarge, or CallerLeft if the connection closes before the body's end."""
-        parts: list[bytes] = []
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise CallerLeft
-            parts.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                return b"".join(parts)
+    return receive_part
 
-    async def send(self, message: Message) -> None:
-        """ASGI `send`."""
+
+async def body_of(receive: Receive) -> bytes:
+    """The whole body. Raises CallerLeft if the connection closes before the body's end."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CallerLeft
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def charge(trace: Trace, service: Service) -> None:
+    """Charges a refused body. Called before the end of the answer is sent, because the client may send its next request
+    as soon as it has the answer."""
+    if 400 <= trace.status < 500 and trace.status not in UNCHARGED and trace.received:
+        await service.limits.owe(trace.grant, -(-trace.received // BYTES_A_TEXT))
+
+
+def completed(send: Send, trace: Trace, service: Service) -> Send:
+    """ASGI `send` that adds the headers of all answers."""
+
+    async def send_part(message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status, self.started = message["status"], True
+            trace.status, trace.answering = message["status"], True
             given = message["headers"]
             own = any(name == b"content-security-policy" for name, _ in given)  # a page, which has its own policy
-            closing = CLOSING if self._service.leaving else ()
-            message["headers"] = [*given, *(() if own else GUARD), *self._trace.as_headers(), *closing]
+            closing = CLOSING if service.leaving else ()
+            message["headers"] = [*given, *(() if own else GUARD), *trace.as_headers(), *closing]
         elif not message.get("more_body", False):
-            await self._charge()
-        await self._send(message)
+            await charge(trace, service)
+        await send(message)
 
-    async def _charge(self) -> None:
-        """Charges a refused body. Called before the end of the answer is sent, because the client may send its next
-        request as soon as it has the answer."""
-        trace = self._trace
-        if 400 <= self.status < 500 and self.status not in UNCHARGED and trace.received:
-            await self._service.limits.owe(trace.grant, -(-trace.received // BYTES_A_TEXT))
+    return send_part
 
-    async def give(self, response: Response) -> None:
-        """Sends a complete response."""
-        self.status, self.started = response.status_code, True
-        await self._charge()
-        leaving = self._service.leaving
-        headers = [*response.raw_headers, *GUARD, *self._trace.as_headers(), *(CLOSING if leaving else ())]
-        if not leaving and self._at_once is not None and self._at_once(self.status, headers, bytes(response.body)):
-            return
-        await self._send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": response.body})
+
+async def give(response: Response, send: Send, at_once: AtOnce | None, trace: Trace, service: Service) -> None:
+    """Sends a complete response."""
+    trace.status, trace.answering = response.status_code, True
+    if trace.status >= 400:
+        await charge(trace, service)
+    leaving = service.leaving
+    headers = [*response.raw_headers, *GUARD, *trace.as_headers(), *(CLOSING if leaving else ())]
+    if not leaving and at_once is not None and at_once(trace.status, headers, bytes(response.body)):
+        return
+    await send({"type": "http.response.start", "status": trace.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 class Envelope:
@@ -136,34 +137,35 @@ class Envelope:
         scope["state"] |= {"request_id": request_id, "trace": trace}
         # CORSMiddleware adds headers to the answers for pages of other sites, which `send` passes to it.
         at_once = extensions.get(ANSWER) if b"origin" not in head else None
-        answer = Answer(receive, send, at_once, trace, service)
+        receive = counted(receive, trace)
         span = service.observer.begin(scope, trace)
         time_limit = asyncio.timeout(service.settings.request_timeout if policy.timed else None)
         try:
             async with time_limit:
-                answer.limit = await admit(scope, head, policy, service, trace)
+                trace.largest = await admit(scope, head, policy, service, trace)
                 if isinstance(route, ScoringRoute):
                     route.check(head)
-                    await answer.give(await route.respond(await answer.body(), service, trace))
+                    response = await route.respond(await body_of(receive), service, trace)
+                    await give(response, send, at_once, trace, service)
                 else:
                     if b"cookie" in head:
                         # No route reads cookies, but FastAPI parses them: Python 3.11.7 took 21 s for 60 kB of them.
                         scope["headers"] = [one for one in scope["headers"] if one[0] != b"cookie"]
-                    await self.app(scope, answer.receive, answer.send)
+                    await self.app(scope, receive, completed(send, trace, service))
         except (ClientDisconnect, CallerLeft):
-            answer.status = 499  # the caller has closed the connection
+            trace.status = 499  # the caller has closed the connection
         except Exception as error:
-            if answer.started:
+            if trace.answering:
                 raise
             if isinstance(error, TimeoutError) and time_limit.expired():
                 seconds = service.settings.request_timeout
                 error = Unavailable(f"the request took longer than {seconds:g} s; ask for less at a time")
-            await answer.give(await unexpected(Request(scope), error))
+            await give(await unexpected(Request(scope), error), send, at_once, trace, service)
         finally:
             path = getattr(scope.get("route"), "path", "unmatched")
             seconds = time.perf_counter() - trace.started
-            service.metrics.observe_request(path, answer.status, seconds)
-            service.observer.end(scope, trace, span, path, answer.status, seconds)
+            service.metrics.observe_request(path, trace.status, seconds)
+            service.observer.end(scope, trace, span, path, seconds)
             # Breaks reference cycles with the connection: they would keep texts and vectors in memory until the
             # next garbage collection.
             trace.cause = None

@@ -21,7 +21,7 @@ from isosim.api.validation import MOST_UNKNOWN, parse_json, too_many
 from isosim.errors import NotFound, UnsupportedMedia
 from isosim.jobs.job import Job
 from isosim.migration.encoders import LoadedEncoder
-from isosim.scoring.calibration import DOMAIN_NAME, Calibration, DomainRef
+from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, Calibration, DomainRef
 
 
 def check_encoding(head: Head) -> None:
@@ -166,15 +166,20 @@ async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> tuple
     """
     ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
     trace.grant.check_domain(ref.name)
-    unread = trace.grant.rate is not None and not service.encoders.registry.holds(ref)
-    # A domain that is not in memory is read from the store. The read is charged as one text, so that unknown names are
-    # not free; the charge is refunded below if the domain resolves.
-    if unread:
-        await service.limits.admit(trace.grant, 1)
-    found = await service.encoders.resolve(ref)
-    if unread:
-        await service.limits.owe(trace.grant, -1)
-    return found
+    registry, limited = service.encoders.registry, trace.grant.rate is not None
+    calibration = registry.in_memory(ref)
+    if calibration is None:
+        # It is read from the store, which is charged as one text, so that unknown names are not free. The charge is
+        # refunded if the domain resolves. `default` always exists.
+        limited = limited and ref != DomainRef(DEFAULT)
+        if limited:
+            await service.limits.admit(trace.grant, 1)
+        calibration = await registry.resolve(ref)
+        if limited:
+            await service.limits.owe(trace.grant, -1)
+    encoder = service.encoders.find(calibration.encoder)
+    assert encoder is not None  # noqa: S101 - the registry serves only encoders that were added
+    return calibration, encoder
 
 
 async def permitted_domain(

@@ -127,10 +127,6 @@ class Registry:
         """Whether a calibration is the stored champion that answers for its domain."""
         return calibration.version > 0 and self._champion(calibration.domain) is calibration
 
-    def holds(self, ref: DomainRef) -> bool:
-        """Whether the calibration that a reference names is in memory; also True for the champion of `default`."""
-        return ref == DomainRef(DEFAULT) or self._in_memory(ref, None) is not None
-
     @property
     def homes(self) -> set[str]:
         """Digests of the encoders that answer for the domains in memory."""
@@ -155,14 +151,17 @@ class Registry:
             EncoderMismatch: the domain or version belongs to an encoder that this process does not run.
             CorruptArtifact: the domain's record or the version's files are damaged.
         """
-        found = self._in_memory(ref, encoder)
-        if found is not None:
-            if found.version:
-                self._loaded.move_to_end((found.domain, found.version))
-            return found
-        return await self._once(ref, encoder)
+        found = self.in_memory(ref, encoder)
+        return await self._once(ref, encoder) if found is None else found
 
-    def _in_memory(self, ref: DomainRef, encoder: str | None) -> Calibration | None:
+    def in_memory(self, ref: DomainRef, encoder: str | None = None) -> Calibration | None:
+        """The calibration that `resolve` returns, if it is in memory; it is then the most recently used one."""
+        found = self._look_up(ref, encoder)
+        if found is not None and found.version:
+            self._loaded.move_to_end((found.domain, found.version))
+        return found
+
+    def _look_up(self, ref: DomainRef, encoder: str | None) -> Calibration | None:
         resident = self._domains.get(ref.name)
         if resident is None:
             return None

@@ -1,7 +1,7 @@
 """Groups texts from concurrent requests into batches: tokenize, queue, pack, run, deliver.
 
     with MicroBatcher(tokenize, encoder, BatchingPlan(runs=2), on_done=deliver) as batcher:
-        batcher.submit([PendingText(key, Text("How do I log in?"))])
+        batcher.submit([PendingText(key, "How do I log in?")])
 
 No batch waits for a timer. The tokenizing thread takes all texts that have arrived. If the queue is empty, the event
 loop tokenizes a few short texts itself, which is faster than waking a thread. An idle encoding thread takes the oldest
@@ -20,7 +20,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -28,11 +28,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from isosim.arrays import Vectors
-from isosim.encoders.fair_semaphore import FairSemaphore
-from isosim.encoders.texts import Judge, PooledVector, Text, Tokenize, Tokens, judge_together
+from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize, Tokens, judge_together
 from isosim.errors import (
     BackendFailure,
-    CallerLeft,
     EncoderUnreachable,
     IsosimError,
     NotReady,
@@ -66,9 +64,10 @@ class PendingText:
     """
 
     key: bytes
-    text: Text
+    content: str
+    side: Side = "right"
     judge: Judge | None = None
-    waiters: set["Waiter"] = field(default_factory=set)
+    waiters: set["asyncio.Future[None]"] = field(default_factory=set)
     result: PooledVector | None = None
     error: IsosimError | None = None
     arrived: float = 0.0  # time.perf_counter() at the arrival
@@ -80,27 +79,7 @@ class PendingText:
     inference: float = 0.0  # duration in s; written by the thread that runs the batch
 
 
-@dataclass(eq=False, slots=True)
-class Waiter:
-    """A request that waits for some texts."""
-
-    future: "asyncio.Future[None]"
-    pending_texts: set[PendingText]
-
-    def leave(self) -> None:
-        """Ends the wait with the error CallerLeft."""
-        if not self.future.done():
-            self.future.set_exception(CallerLeft())
-
-
-@dataclass(frozen=True, slots=True)
-class BatchStats:
-    """Size and duration (seconds) of a batch."""
-
-    texts: int
-    tokens: int  # without padding
-    padded_tokens: int
-    inference: float
+OnBatch = Callable[[Sequence[int]], None]  # called with the numbers of tokens of a batch's texts
 
 
 class BatchEncoder(Protocol):
@@ -145,7 +124,7 @@ class MicroBatcher:
         *,
         on_done: Callable[[PendingText], None],
         on_death: Callable[[], None] = lambda: None,
-        on_batch: Callable[[BatchStats], None] = lambda _: None,
+        on_batch: OnBatch = lambda _: None,
     ) -> None:
         self.tokenize, self.encoder = tokenize, encoder
         self.plan = plan
@@ -160,7 +139,8 @@ class MicroBatcher:
         # Whether a calibration job uses the processor. Then no batch runs on all cores, because the busiest core would
         # slow the batch down.
         self.cpu_contended = False
-        self._device = FairSemaphore(plan.runs)
+        self._device = threading.Condition()
+        self.turns = self._ended = 0  # number of batches that were prepared for the device, and that have left it
         self.idle_threads = 0  # number of encoding threads that wait for texts
         self._exclusive = False  # whether a batch has the device to itself
         self._runs_since: dict[int, float] = {}  # thread id: start of its current run, in s of the monotonic clock
@@ -218,7 +198,7 @@ class MicroBatcher:
         """
         if self._dead or self._stopping or self._hangs:
             raise NotReady("the encoder's thread has stopped")
-        sizes = [len(pending.text.content) + HANDLING for pending in pending_texts]
+        sizes = [len(pending.content) + HANDLING for pending in pending_texts]
         size = sum(sizes)
         wait = self.expected_wait
         never_too_long = max(self.plan.free_size, self.plan.free_requests * size)
@@ -274,7 +254,7 @@ class MicroBatcher:
         self._deliver(gone)
         failed: list[PendingText] = []
         for side in ("right", "left"):
-            group = [pending for pending in wanted if pending.text.side == side]
+            group = [pending for pending in wanted if pending.side == side]
             if group:
                 failed += self._tokenize_group(group)
         spent = time.perf_counter() - start
@@ -287,7 +267,7 @@ class MicroBatcher:
 
     def _tokenize_group(self, pending_texts: list[PendingText]) -> list[PendingText]:
         try:
-            results = self.tokenize([pending.text.content for pending in pending_texts], pending_texts[0].text.side)
+            results = self.tokenize([pending.content for pending in pending_texts], pending_texts[0].side)
         except Exception as error:  # noqa: BLE001 - a bad text must not end the thread
             if len(pending_texts) > 1:  # tokenize one by one, so that only the bad text fails
                 return [failed for pending in pending_texts for failed in self._tokenize_group([pending])]
@@ -376,7 +356,7 @@ class MicroBatcher:
         start, spent = time.perf_counter(), 0.0
         try:
             prepared = self.encoder.prepare(ids)
-            with self._device:
+            with self._turn():
                 start = time.perf_counter()
                 self._runs_since[threading.get_ident()] = time.monotonic()
                 try:
@@ -401,12 +381,30 @@ class MicroBatcher:
             pending.inference = spent
         if error is None:
             judge_together((pending.judge, pending.result) for pending in batch)
-        longest = max(pending.length for pending in batch)
-        self.on_batch(BatchStats(len(batch), sum(w.length for w in batch), longest * len(batch), spent))
+        self.on_batch([pending.length for pending in batch])
         if error is None:
             rate = (1 if exclusive else self.plan.runs) * sum(pending.size for pending in batch) / max(spent, 1e-6)
             self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
         return error is None or isinstance(error, NO_TEXTS_FAULT)
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Lets at most `plan.runs` batches use the device, in the order in which they were prepared.
+
+        A thread that releases a semaphore can take it again before a waiting thread wakes up. On a GPU, a prepared
+        batch therefore waited while the other thread ran many later ones (measured: loadtest/README.md).
+        """
+        with self._device:
+            number = self.turns
+            self.turns += 1
+            self._device.wait_for(lambda: number < self._ended + self.plan.runs)
+        try:
+            yield
+        finally:
+            with self._device:
+                self._ended += 1
+                self._device.notify_all()
+            time.sleep(0)  # releases the interpreter's lock, so that the thread whose turn it is starts at once
 
     @staticmethod
     def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:

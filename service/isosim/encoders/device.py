@@ -46,29 +46,33 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Memory limit of the container in bytes (cgroup version 2): the smallest limit of its cgroup and of the groups
-    that contain it. None if no limit is below the machine's memory. The file `own` has the cgroup's path below `root`.
-    """
+    """Memory limit of the container in bytes: the smallest limit of its cgroup and of the groups that contain it. None
+    if no limit is below the machine's memory."""
     return min((limit for _, limit in memory_limits(root, own)), default=None)
 
 
 def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Bytes of memory left to the container; None if it has no memory limit. Cached files count as free, because the
-    kernel can drop them."""
+    """Bytes of memory left to the container, with cached files counted as free, because the kernel can free them; None
+    if it has no memory limit."""
     left = []
-    for folder, limit in memory_limits(root, own):
-        used = sum(int(line) for line in lines_of(folder / "memory.current") if line.isdigit())
-        stats = dict(line.split(" ", 1) for line in lines_of(folder / "memory.stat"))
+    for group, limit in memory_limits(root, own):
+        used = sum(int(line) for line in lines_of(group / "memory.current") if line.isdigit())
+        stats = dict(line.split(" ", 1) for line in lines_of(group / "memory.stat"))
         left.append(limit - used + int(stats.get("inactive_file", 0)))
     return min(left, default=None)
 
 
 def memory_limits(root: Path, own: Path) -> list[tuple[Path, int]]:
-    """The memory limits of this process's cgroup and of the groups that contain it: (folder, bytes)."""
-    groups = [root / line[3:].strip("/") for line in lines_of(own) if line.startswith("0::")]
-    folders = {root} | {around for group in groups for around in (group, *group.parents) if around.is_relative_to(root)}
-    limits = [(folder, line) for folder in folders for line in lines_of(folder / "memory.max")]
-    return [(folder, int(line)) for folder, line in limits if line.isdigit() and int(line) < MACHINE]
+    """The cgroups (version 2) that limit this process's memory, with their limits in bytes.
+
+    The file `own` contains the path of the process's cgroup below `root`. In a container, this path may exist only on
+    the host, and the container's group is `root`.
+    """
+    path = next((line.removeprefix("0::") for line in lines_of(own) if line.startswith("0::")), "")
+    group = root / path.strip("/")
+    groups = {root} | {around for around in (group, *group.parents) if around.is_relative_to(root)}
+    limits = [(around, line) for around in groups for line in lines_of(around / "memory.max")]
+    return [(around, int(line)) for around, line in limits if line.isdigit() and int(line) < MACHINE]
 
 
 def lines_of(path: Path) -> list[str]:

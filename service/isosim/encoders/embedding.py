@@ -1,22 +1,24 @@
 """Computes vectors of texts or reads them from caches. Computes a text only once if several requests need it at once.
 
-Usage: `with Embedder(...) as embedder: embeddings = await embedder.embed([Text("red car"), Text("crimson car")])`.
+Usage: `with Embedder(...) as embedder: embeddings = await embedder.embed(["red car", "crimson car"])`.
 """
 
 import asyncio
 import copy
+import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple, Self
+from functools import partial
+from typing import NamedTuple, Self, get_args
 
 import numpy as np
 
-from isosim.arrays import Vectors
-from isosim.encoders.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher, PendingText, Waiter
-from isosim.encoders.texts import Judge, KeyMaker, PooledVector, Text, Tokenize
+from isosim.arrays import Rows, Vectors
+from isosim.encoders.batching import BatchEncoder, BatchingPlan, MicroBatcher, OnBatch, PendingText
+from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize
 from isosim.encoders.vector_cache import VectorCache
-from isosim.errors import IsosimError, NotReady
+from isosim.errors import CallerLeft, NotReady, TokenizerFailure
 
 # Registers a callback for when the client closes its connection; returns a function that unregisters the callback.
 Watch = Callable[[Callable[[], None]], Callable[[], object]]
@@ -26,13 +28,16 @@ def nothing() -> None:
     """Does nothing; used as the unregister function if no connection is watched."""
 
 
-class Work(NamedTuple):
-    """What a request cost: seconds in each step, tokens computed, and its distinct texts by the source of their
-    vectors.
+class Embeddings(NamedTuple):
+    """Distinct texts, their vectors (N, D), the row of each requested text, and what they cost.
 
-    If two requests need the same text at once, its tokens count only for the request that submitted it.
+    The cost is in seconds, computed tokens, and distinct texts by the source of their vectors. If two requests need the
+    same text at once, its tokens count only for the request that submitted it.
     """
 
+    texts: list[PooledVector]
+    vectors: Vectors
+    rows: Rows
     tokenization: float = 0.0
     queue: float = 0.0
     inference: float = 0.0
@@ -43,16 +48,6 @@ class Work(NamedTuple):
     shared_misses: int = 0
     joined: int = 0  # already being computed for another request
     computed: int = 0
-
-
-class Embeddings(NamedTuple):
-    """Distinct texts, their vectors (N, D), and the row of each requested text."""
-
-    texts: list[PooledVector]
-    vectors: Vectors
-    rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
-    work: Work = Work()
-    asked: Sequence[Text] = ()  # the distinct texts, in the order of `vectors`; empty if the caller sent vectors
     brought: bool = False  # whether the caller sent vectors instead of texts
 
 
@@ -67,19 +62,17 @@ class Embedder:
         encoder_digest: str,
         cache: VectorCache,
         plan: BatchingPlan,
-        on_batch: Callable[[BatchStats], None] = lambda _: None,
+        on_batch: OnBatch = lambda _: None,
     ) -> None:
-        self.key = KeyMaker(encoder_digest)
+        self._prefixes = {
+            side: hashlib.blake2b(f"{encoder_digest}\0{side}\0".encode(), digest_size=20) for side in get_args(Side)
+        }
         self.cache = cache  # encoders may have one together: its keys say whose vector it is
         self.batcher = MicroBatcher(
-            tokenize,
-            encoder,
-            plan,
-            on_done=self._done,
-            on_death=self._fail_all,
-            on_batch=on_batch,
+            tokenize, encoder, plan, on_done=self._done, on_death=self._fail_all, on_batch=on_batch
         )
         self._under_way: dict[bytes, PendingText] = {}
+        self._awaited: dict[asyncio.Future[None], set[PendingText]] = {}  # by request: its texts that are not done
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -97,8 +90,23 @@ class Embedder:
             pending.error = NotReady("the encoder has stopped")
             self._done(pending)
 
-    async def embed(self, texts: Sequence[Text], watch: Watch | None = None, judge: Judge | None = None) -> Embeddings:
-        """Vectors of the texts, rounded as the cache rounds them.
+    def key(self, content: str, side: Side = "right") -> bytes:  # 20 bytes
+        """The cache key of a text: a hash of encoder digest, truncation side and text, so that no cache holds a text.
+
+        Raises:
+            TokenizerFailure: the text is not valid Unicode; JSON, for example, can contain half of a surrogate pair.
+        """
+        key = self._prefixes[side].copy()
+        try:
+            key.update(content.encode())
+        except UnicodeEncodeError:
+            raise TokenizerFailure("a text holds half of a surrogate pair, which is not valid Unicode") from None
+        return key.digest()
+
+    async def embed(
+        self, contents: Sequence[str], side: Side = "right", watch: Watch | None = None, judge: Judge | None = None
+    ) -> Embeddings:
+        """Vectors of texts, rounded as the cache rounds them. Texts that are too long are cut from `side`.
 
         `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
         `judge`, the domain's out-of-domain test, checks the texts that were computed or read from the shared cache;
@@ -112,34 +120,31 @@ class Embedder:
             BackendFailure: the encoder failed.
             NotReady: the batcher has stopped or its device hangs.
         """
-        row_of: dict[bytes, int] = {}
-        wanted: dict[bytes, Text] = {}
-        rows = []
-        for text in texts:
-            key = self.key(text)
-            row = row_of.setdefault(key, len(row_of))
-            if row == len(wanted):
-                wanted[key] = text
-            rows.append(row)
+        keys = [self.key(content, side) for content in contents]
+        content_of = dict(zip(keys, contents, strict=True))
         started = time.perf_counter()
-        known = {key: pooled for key in wanted if (pooled := self.cache.get(key)) is not None}
+        known = {key: pooled for key in content_of if (pooled := self.cache.get(key)) is not None}
         memory_hits = len(known)
-        missing = [key for key in wanted if key not in known]
-        shared_hits = shared_misses = 0
+        missing = [key for key in content_of if key not in known]
+        shared_hits = shared_misses = joined = computed = 0
         if missing and self.cache.shared is not None:
             shared_hits = await self._look_further(missing, known, judge)
             shared_misses = len(missing) - shared_hits
             missing = [key for key in missing if key not in known]
-        looked = time.perf_counter() - started, memory_hits, shared_hits, shared_misses
-        work = Work(0.0, 0.0, 0.0, 0, *looked)
+        looked = time.perf_counter() - started
+        spent = 0.0, 0.0, 0.0, 0
         if missing:
-            pending_texts, new = self._join(missing, wanted, judge)
-            spent = await self._compute(pending_texts, new, watch)
-            work = Work(*spent, *looked, joined=len(pending_texts) - len(new), computed=len(new))
+            new = {key: PendingText(key, content_of[key], side, judge) for key in missing if key not in self._under_way}
+            pending_texts = [new.get(key) or self._under_way[key] for key in missing]
+            spent = await self._compute(pending_texts, list(new.values()), watch)
+            joined, computed = len(missing) - len(new), len(new)
             known.update((pending.key, pending.result) for pending in pending_texts if pending.result is not None)
-        results = [known[key] for key in wanted]
-        vectors = np.array([pooled.vector for pooled in results])
-        return Embeddings(results, vectors, np.array(rows, np.intp), work, list(wanted.values()))
+        row_of = {key: row for row, key in enumerate(content_of)}
+        texts = [known[key] for key in content_of]
+        vectors, rows = np.array([text.vector for text in texts]), np.array([row_of[key] for key in keys], np.intp)
+        return Embeddings(
+            texts, vectors, rows, *spent, looked, memory_hits, shared_hits, shared_misses, joined, computed
+        )
 
     async def _look_further(self, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None) -> int:
         """Adds the shared cache's entries of these keys to `known`; how many it has."""
@@ -151,25 +156,13 @@ class Embedder:
                 known[key] = pooled
         return len(found) - found.count(None)
 
-    def _join(
-        self, keys: Sequence[bytes], wanted: Mapping[bytes, Text], judge: Judge | None
-    ) -> tuple[list[PendingText], list[PendingText]]:
-        """All pending texts of these keys, and the new ones, which no other request has submitted."""
-        pending_texts, new = [], []
-        for key in keys:
-            pending = self._under_way.get(key)
-            if pending is None:
-                pending = PendingText(key, wanted[key], judge)
-                new.append(pending)
-            pending_texts.append(pending)
-        return pending_texts, new
-
     async def _compute(
         self, pending_texts: list[PendingText], new: list[PendingText], watch: Watch | None
     ) -> tuple[float, float, float, int]:
-        """Submits the new texts and waits for all pending ones. Returns the first four fields of `Work`."""
+        """Submits the new texts and waits for all pending ones. Returns tokenization, queue, inference and tokens."""
         began = time.perf_counter()
-        waiter = Waiter(asyncio.get_running_loop().create_future(), set(pending_texts))
+        waiter = asyncio.get_running_loop().create_future()
+        self._awaited[waiter] = set(pending_texts)
         for pending in pending_texts:
             pending.waiters.add(waiter)
         stop: Callable[[], object] = nothing
@@ -178,8 +171,8 @@ class Embedder:
                 self.batcher.submit(new)
                 self._under_way.update((pending.key, pending) for pending in new)
             if watch is not None:
-                stop = watch(waiter.leave)
-            await waiter.future
+                stop = watch(partial(fail, waiter, CallerLeft()))
+            await waiter
         finally:
             stop()
             self._leave(waiter)
@@ -194,9 +187,9 @@ class Embedder:
             tokenization, queue, inference = min(tokenization, waited), min(queue, waited), min(inference, waited)
         return tokenization, queue, inference, sum([pending.length for pending in new])
 
-    def _leave(self, waiter: Waiter) -> None:
-        """Removes a waiter; texts without a waiter are dropped before they are tokenized or run."""
-        for pending in waiter.pending_texts:
+    def _leave(self, waiter: "asyncio.Future[None]") -> None:
+        """Ends a request's wait; texts that no request waits for are dropped before they are tokenized or run."""
+        for pending in self._awaited.pop(waiter):
             pending.waiters.discard(waiter)
             if not pending.waiters and self._under_way.get(pending.key) is pending:
                 del self._under_way[pending.key]
@@ -206,16 +199,16 @@ class Embedder:
             del self._under_way[pending.key]
         if pending.result is not None:
             self.cache.put(pending.key, pending.result)
-        for waiter in list(pending.waiters):
-            waiter.pending_texts.discard(pending)
-            if waiter.future.done():
-                continue
+        for waiter in pending.waiters:
+            self._awaited[waiter].discard(pending)
             if pending.error is not None:
-                waiter.future.set_exception(as_new(pending.error))
-            elif not waiter.pending_texts:
-                waiter.future.set_result(None)
+                # A copy, because a shared error would collect the tracebacks of all its waiters.
+                fail(waiter, copy.copy(pending.error))
+            elif not self._awaited[waiter] and not waiter.done():
+                waiter.set_result(None)
+        pending.waiters = set()
 
 
-def as_new(error: IsosimError) -> IsosimError:
-    """Copies the error for a waiter. A shared error would collect the tracebacks of all its waiters."""
-    return copy.copy(error)
+def fail(waiter: "asyncio.Future[None]", error: Exception) -> None:
+    if not waiter.done():
+        waiter.set_exception(error)

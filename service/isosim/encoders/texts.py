@@ -1,6 +1,5 @@
-"""Texts, their vectors, and the keys of the vector cache."""
+"""Tokens of texts, their vectors, and out-of-domain tests of them."""
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim.arrays import Vectors
-from isosim.errors import TokenizerFailure
 
 log = logging.getLogger(__name__)
 
@@ -75,32 +73,3 @@ def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) ->
             judge(own, np.array([text.vector for text in own]))
         except Exception:  # one domain's test must not fail the texts of other domains
             log.exception("the out-of-domain test failed for a group of texts")
-
-
-class Text(NamedTuple):
-    """A text, and the side from which the request truncates it."""
-
-    content: str
-    side: Side = "right"
-
-
-class KeyMaker:
-    """Makes cache keys: hashes of encoder digest, truncation side and text, so that no cache holds a text."""
-
-    def __init__(self, encoder_digest: str) -> None:
-        self.prefix = {
-            side: hashlib.blake2b(f"{encoder_digest}\0{side}\0".encode(), digest_size=20) for side in ("right", "left")
-        }
-
-    def __call__(self, text: Text) -> bytes:  # 20 bytes
-        """The cache key of a text.
-
-        Raises:
-            TokenizerFailure: the text is not valid Unicode; JSON, for example, can contain half of a surrogate pair.
-        """
-        key = self.prefix[text.side].copy()
-        try:
-            key.update(text.content.encode())
-        except UnicodeEncodeError:
-            raise TokenizerFailure("a text holds half of a surrogate pair, which is not valid Unicode") from None
-        return key.digest()

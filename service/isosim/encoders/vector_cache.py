@@ -5,7 +5,8 @@ import hashlib
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from itertools import islice
+from typing import Protocol
 
 import numpy as np
 
@@ -31,12 +32,8 @@ class SharedCache(Protocol):
         """Returns at once; entries are stored in the background."""
 
 
-class Question(NamedTuple):
-    """Keys that one request looks up, and the future that receives the result."""
-
-    keys: Sequence[bytes]
-    judge: Judge | None
-    answer: "asyncio.Future[Found]"
+# Keys that one request looks up, its out-of-domain test, and the future that receives the result.
+Lookup = tuple[Sequence[bytes], Judge | None, "asyncio.Future[Found]"]
 
 
 class VectorCache:
@@ -52,7 +49,7 @@ class VectorCache:
         self.shared = shared
         self.size = 0  # bytes of all entries in this process
         self._entries: OrderedDict[bytes, PooledVector] = OrderedDict()
-        self._asked: deque[Question] = deque()
+        self._asked: deque[Lookup] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -84,11 +81,11 @@ class VectorCache:
     async def find(self, keys: Sequence[bytes], judge: Judge | None) -> Found:
         """The vector of each key in the shared cache, or None; this process holds them from now on."""
         loop = asyncio.get_running_loop()
-        question = Question(keys, judge, loop.create_future())
+        answer: asyncio.Future[Found] = loop.create_future()
         if not self._asked:
             loop.call_soon(self._begin)
-        self._asked.append(question)
-        found = await question.answer
+        self._asked.append((keys, judge, answer))
+        found = await answer
         for key, pooled in zip(keys, found, strict=True):
             if pooled is not None:
                 self._hold(key, pooled)
@@ -97,23 +94,23 @@ class VectorCache:
     def close(self) -> None:
         """Ends all lookups. Open lookups return misses."""
         while self._asked:
-            question = self._asked.popleft()
-            if not question.answer.done():
-                question.answer.set_result([None] * len(question.keys))
+            keys, _, answer = self._asked.popleft()
+            if not answer.done():
+                answer.set_result([None] * len(keys))
         for task in self._under_way:
             task.cancel()
 
     def _begin(self) -> None:
         while self._asked and len(self._under_way) < LOOKUPS:
-            questions: list[Question] = []
+            lookups: list[Lookup] = []
             count = 0
-            while self._asked and (not questions or count + len(self._asked[0].keys) <= MOST_KEYS):
-                question = self._asked.popleft()
-                if not question.answer.done():  # already done if the request was cancelled
-                    questions.append(question)
-                    count += len(question.keys)
-            if questions:
-                task = asyncio.get_running_loop().create_task(self._look_up(questions), name="shared-cache-lookup")
+            while self._asked and (not lookups or count + len(self._asked[0][0]) <= MOST_KEYS):
+                keys, judge, answer = self._asked.popleft()
+                if not answer.done():  # already done if the request was cancelled
+                    lookups.append((keys, judge, answer))
+                    count += len(keys)
+            if lookups:
+                task = asyncio.get_running_loop().create_task(self._look_up(lookups), name="shared-cache-lookup")
                 self._under_way.add(task)
                 task.add_done_callback(self._ended)
 
@@ -121,23 +118,21 @@ class VectorCache:
         self._under_way.discard(task)
         self._begin()
 
-    async def _look_up(self, questions: list[Question]) -> None:
+    async def _look_up(self, lookups: list[Lookup]) -> None:
         assert self.shared is not None  # noqa: S101 - `find` is called only with one
-        keys = [key for question in questions for key in question.keys]
+        keys = [key for own, _, _ in lookups for key in own]
         found: Found = [None] * len(keys)
         try:
             entries = await self.shared.get(keys)
             found = [None if e is None else decoded(key, e) for key, e in zip(keys, entries, strict=True)]
             if len(keys) <= MOST_KEYS:  # testing more texts in one call would block the event loop
-                judges = [question.judge for question in questions for _ in question.keys]
-                judge_together(zip(judges, found, strict=True))
+                judge_together(zip([judge for own, judge, _ in lookups for _ in own], found, strict=True))
         finally:
-            start = 0
-            for question in questions:
-                end = start + len(question.keys)
-                if not question.answer.done():
-                    question.answer.set_result(found[start:end])
-                start = end
+            rest = iter(found)
+            for own, _, answer in lookups:
+                result = list(islice(rest, len(own)))
+                if not answer.done():
+                    answer.set_result(result)
 
 
 HEADER = struct.Struct("<BBHQ")

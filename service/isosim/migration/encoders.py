@@ -16,7 +16,6 @@ from isosim.encoders.remote import RemoteEncoder, RemoteTokenizer
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import Conflict
-from isosim.scoring.calibration import Calibration, DomainRef
 
 log = logging.getLogger("isosim")
 
@@ -186,13 +185,6 @@ class Encoders:
             lacking = domain.move.old_id if old is None else domain.move.new_id
             raise Conflict(f"this server does not run encoder {lacking}; name it in ISOSIM_NEXT_ENCODER and restart")
         return old, new
-
-    async def resolve(self, ref: DomainRef) -> tuple[Calibration, LoadedEncoder]:
-        """The calibration and the encoder that a request for `ref` uses. Raises as `Registry.resolve` does."""
-        calibration = await self.registry.resolve(ref)
-        encoder = self.find(calibration.encoder)
-        assert encoder is not None  # noqa: S101 - the registry serves only encoders that were added
-        return calibration, encoder
 
     async def follow(self, domain: str) -> None:
         """Applies a change that was just stored.

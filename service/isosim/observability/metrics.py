@@ -4,7 +4,7 @@ Sizes, states, and counts that the parts of the service keep themselves are read
 exist before their first event, so that rates and alerts start from zero.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,10 +15,9 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from isosim import __version__
-from isosim.encoders.batching import BatchStats
+from isosim.encoders.embedding import Embeddings
 from isosim.jobs.job import Job, Status
 from isosim.scoring.calibration import Calibration
-from isosim.scoring.similarity import Scored
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -26,7 +25,7 @@ TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 JOB_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400)  # the last bucket ends at the default job_timeout
 STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
 LOOKUPS = (("memory", "hit"), ("memory", "miss"), ("redis", "hit"), ("redis", "miss"), ("redis", "error"))
-CLOSED = ("headers", "body", "pipelining", "reading", "room", "full")  # reasons for which the guard closes one
+CLOSED = ("headers", "body", "pipelining", "room", "full")  # reasons for which the guard closes one
 MAX_DOMAINS = 500  # maximum number of domains in the series of champions
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # no second series, with a time, for each counter
@@ -102,9 +101,9 @@ class Metrics:
             series = self._answers[route, status] = self.requests.labels(route, str(status))
         series.observe(seconds)
 
-    def observe_scored(self, scored: Scored) -> None:
-        work = scored.embeddings.work
-        truncated = sum([text.truncated for text in scored.embeddings.texts])
+    def observe_scored(self, work: Embeddings, calibrating: float) -> None:
+        """Counts an answered scoring request; `calibrating`: seconds that applying the calibration took."""
+        truncated = sum([text.truncated for text in work.texts])
         if truncated:
             self.truncated.inc(truncated)
         missed = work.shared_hits + work.joined + work.computed
@@ -121,12 +120,14 @@ class Metrics:
             self._stages["tokenization"].observe(work.tokenization)
             self._stages["queue"].observe(work.queue)
             self._stages["inference"].observe(work.inference)
-        self._stages["calibration"].observe(scored.spent)
+        self._stages["calibration"].observe(calibrating)
 
-    def observe_batch(self, batch: BatchStats) -> None:
-        self.batch_texts.observe(batch.texts)
-        self.batch_tokens.observe(batch.tokens)
-        self.padding_tokens.inc(batch.padded_tokens - batch.tokens)
+    def observe_batch(self, lengths: Sequence[int]) -> None:
+        """`lengths`: number of tokens of each text."""
+        tokens = sum(lengths)
+        self.batch_texts.observe(len(lengths))
+        self.batch_tokens.observe(tokens)
+        self.padding_tokens.inc(max(lengths) * len(lengths) - tokens)
 
     def observe_redis(self, event: str, count: int) -> None:
         if event == "dropped":

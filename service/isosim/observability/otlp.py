@@ -5,7 +5,7 @@ The standard OTEL_* variables apply: sampler, resource attributes, headers, cert
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -18,7 +18,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from isosim import __version__
-from isosim.observability.tracing import Attributes, Stage
+
+Attributes = Mapping[str, str | int | float | bool]
+Stage = tuple[str, float, float, Attributes]  # a part of a request: name, start and end (time.perf_counter(), s)
 
 W3C = TraceContextTextMapPropagator()
 CARRIED = (b"traceparent", b"tracestate")
@@ -53,11 +55,9 @@ class RequestSpan:
                 self.span.set_attribute("error.type", failure)
                 self.span.set_status(StatusCode.ERROR)
             parent = trace.set_span_in_context(self.span, Context())
-            for stage in stages:
-                child = self.tracer.start_span(
-                    stage.name, parent, attributes=stage.attributes, start_time=self.at(stage.began)
-                )
-                child.end(self.at(stage.ended))
+            for stage, began, ended, facts in stages:
+                child = self.tracer.start_span(stage, parent, attributes=facts, start_time=self.at(began))
+                child.end(self.at(ended))
         self.span.end()
 
     def at(self, moment: float) -> int:

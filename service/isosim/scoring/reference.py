@@ -82,13 +82,18 @@ class ReferenceDistribution:
         x = np.asarray(similarities, np.float64)
         above = x > self.join
         count = np.count_nonzero(above)
-        rate: Doubles = np.empty_like(x)
-        if count < len(x):
+        rate: Doubles
+        if count == len(x):
+            rate = self._tail(x)
+        else:
             rate = 1 / (1 + np.exp(np.interp(x, self.similarities, self._evidence)))
-        if count:
-            excess = fisher_z(x[above]) - self._join_z
-            rate[above] = self.join_rate * exceedance(excess, self.shape, self.scale)
+            if count:
+                rate[above] = self._tail(x[above])
         return np.maximum(rate, SMALLEST_RATE)
+
+    def _tail(self, similarities: Doubles) -> Doubles:
+        excess = fisher_z(similarities) - self._join_z
+        return self.join_rate * exceedance(excess, self.shape, self.scale)
 
     def percentile(self, similarities: Floats) -> Doubles:
         """Share of random pairs that score lower, 0–1."""

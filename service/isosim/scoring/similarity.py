@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim.arrays import Doubles, Rows, Vectors
-from isosim.encoders.embedding import Embeddings
 from isosim.encoders.texts import PooledVector, Verdict
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.out_of_domain import FALSE_ALARMS
@@ -31,24 +30,6 @@ class Scores(NamedTuple):
     def readable(self) -> Rows:
         """Indices of pairs whose scores mean something; drift counts only these."""
         return np.arange(len(self.similarity)) if self.unreadable is None else np.flatnonzero(~self.unreadable)
-
-
-class Scored(NamedTuple):
-    """An answered scoring request: the one event that headers, access log, trace, metrics and drift see."""
-
-    calibration: Calibration
-    embeddings: Embeddings
-    spent: float  # seconds that applying the calibration took
-    ended: float  # time.perf_counter() when the calibration had been applied
-    scores: Scores | None = None  # None: the answer has vectors
-
-    @property
-    def unreadable(self) -> bool:
-        """Whether the encoder knows too few words of a text, so that a score or a vector of the answer means nothing.
-
-        Two texts that differ only in unknown words make it true for scores alone."""
-        blind = any(text.unreadable for text in self.embeddings.texts)
-        return blind or (self.scores is not None and self.scores.unreadable is not None)
 
 
 def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:

@@ -2,12 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.middleware.errors import ServerErrorMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isosim import __version__
 from isosim.api import errors, operations, pages
@@ -24,23 +22,7 @@ from isosim.server.composition import build
 from isosim.settings import Settings
 
 
-class Application(FastAPI):
-    """A FastAPI application that passes each request to `middleware.Envelope` first."""
-
-    envelope: ASGIApp
-
-    def build_middleware_stack(self) -> ASGIApp:
-        """FastAPI's stack without ServerErrorMiddleware, because the envelope answers unexpected errors."""
-        outermost = super().build_middleware_stack()
-        assert isinstance(outermost, ServerErrorMiddleware)  # noqa: S101 - as Starlette builds it
-        return outermost.app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = self
-        await self.envelope(scope, receive, send)
-
-
-def create_app(settings: Settings) -> Application:
+def create_app(settings: Settings) -> FastAPI:
     """Builds the ASGI application; its lifespan starts and stops the server's parts."""
 
     @asynccontextmanager
@@ -53,7 +35,7 @@ def create_app(settings: Settings) -> Application:
             app.state.service = service
             yield {"service": service}
 
-    app = Application(
+    app = FastAPI(
         title="isosim",
         version=__version__,
         summary="Calibrated sentence similarity: one threshold that means the same in every domain.",
@@ -88,7 +70,9 @@ def create_app(settings: Settings) -> Application:
     for router in (*routers, pages.router):
         app.include_router(router)
     app.router.routes.extend(pages.FILES)
-    app.envelope = Envelope(partial(FastAPI.__call__, app), app.routes)
+    stack = app.build_middleware_stack()
+    assert isinstance(stack, ServerErrorMiddleware)  # noqa: S101 - as Starlette builds it
+    app.middleware_stack = Envelope(stack.app, app.routes)  # which answers unexpected errors itself
     if settings.cors_origins:
-        app.envelope = CORSMiddleware(app.envelope, **cors(settings.cors_origins))
+        app.middleware_stack = CORSMiddleware(app.middleware_stack, **cors(settings.cors_origins))
     return app

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from isosim.api.middleware import ANSWER, WATCH
 
-Reason = Literal["headers", "body", "pipelining", "reading", "room", "full"]
+Reason = Literal["headers", "body", "pipelining", "room", "full"]
 
 # Maximum size of request line and headers together. In a chunked body, the same maximum applies to the chunk headers
 # between two pieces of data, and to the trailers.
@@ -91,7 +91,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self.around = 0  # bytes of headers, chunk headers and trailers that arrived since the last data of a body
         self.taken = 0  # bytes of the current body that have arrived
         self.deadline = self.loop.time() + guard.header_timeout  # for the end of the current head or body
-        self.unread = 0, self.loop.time()  # bytes in the write buffer, and since when this number is the same
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -154,17 +153,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self.in_head = True
         self.deadline = self.loop.time() + self.guard.header_timeout
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self.in_body:
-            return  # a trailer, which must not be treated as a header (RFC 9110, 6.5.1)
-        super().on_header(name, value)
-        if len(value) > MAX_LENGTH_DIGITS and self.headers[-1][0] == b"content-length":
-            raise httptools.HttpParserError(f"the content-length has more than {MAX_LENGTH_DIGITS} digits")
-
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return  # `parse` will feed the parser with the head again, without Upgrade
+        if any(name == b"content-length" and len(value) > MAX_LENGTH_DIGITS for name, value in self.headers):
+            raise httptools.HttpParserError(f"the content-length has more than {MAX_LENGTH_DIGITS} digits")
         super().on_headers_complete()  # raises an error if the request's target is invalid
+        self.headers = []  # for trailers, which must not be treated as headers (RFC 9110, 6.5.1)
         self.guard.idle.pop(self, None)
         extensions: dict[str, Any] = {ANSWER: partial(send_whole, self.cycle), WATCH: self.watch}
         self.scope["extensions"] = extensions
@@ -198,14 +193,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def look(self, period: float) -> None:
         """Closes the connection if its client is too slow. Called every `period` seconds."""
-        now, waits = self.loop.time(), self.transport.get_write_buffer_size()
-        if waits != self.unread[0]:
-            self.unread = waits, now
-        if waits and now - self.unread[1] > self.guard.body_timeout:
-            self.drop("reading")
-        elif self.refused or self.transport.is_closing():
+        now = self.loop.time()
+        if self.refused or self.transport.is_closing():
             return
-        elif self.flow.read_paused:
+        if self.flow.read_paused:
             self.deadline += period  # the client waits for the server
         elif self.in_body and now > self.deadline + (self.taken / MIN_TRANSFER_RATE if self.unanswered else 0):
             self.refuse("body", 408, "the body did not arrive in time")

@@ -48,6 +48,7 @@ GIB = 2**30
         ("0::/a/b/c", {"a/memory.max": "max", "a/b/c/memory.max": 2 * GIB, "other/memory.max": GIB}, 2 * GIB),
         ("0::/../../kubepods/x", {"memory.max": GIB}, GIB),
         ("not a cgroup's line", {"memory.max": "?"}, None),
+        ("4:memory:/\n0::/x", {"x/memory.max": GIB}, GIB),  # other controllers are those of version 1
         ("0::/x", {"memory.max": 2**50}, None),  # more than any machine has would be a room without end
         ("0::/x", {"memory.max": 2**50, "x/memory.max": GIB}, GIB),
     ],
@@ -55,7 +56,7 @@ GIB = 2**30
 def test_a_memory_limit_is_the_smallest_of_a_group_and_those_around_it(
     tmp_path: Path, own: str, files: dict[str, int | str], limit: int | None
 ) -> None:
-    """Folders as Linux lays them out."""
+    """Folders as Linux lays them out, for cgroup version 2."""
     for name, content in files.items():
         file = tmp_path / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)

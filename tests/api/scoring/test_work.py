@@ -16,8 +16,8 @@ from isosim.server.app import create_app
 from isosim.settings import Settings
 
 ONCE = {  # of a request, by the functions' qualified names
-    "Encoders.resolve": 1,
-    "Registry.resolve": 1,
+    "resolve": 1,
+    "Registry.in_memory": 1,
     "Trace.as_headers": 1,
     "ScoringRequest._record": 1,
 }
@@ -81,6 +81,6 @@ def test_a_request_hashes_resolves_and_reads_nothing_twice(store: Path, path: st
     for number, calls in enumerate(asyncio.run(work(Settings(model_store=store, encoder="tiny"), path))):
         assert {name: calls[name] for name in ONCE} == ONCE
         assert not any(calls[f"C {name}"] for name in FILES | DIGESTS)
-        assert calls["KeyMaker.__call__"] == calls["C digest"] == 2  # a key for each of the two texts
+        assert calls["Embedder.key"] == calls["C digest"] == 2  # a key for each of the two texts
         if number:  # the first request of a version prepares what all its answers have
             assert not any(calls[name] for name in NEVER)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from isosim.arrays import Vectors
-from isosim.encoders.batching import INLINE_SIZE, BatchingPlan, BatchStats
+from isosim.encoders.batching import INLINE_SIZE, BatchingPlan
 from isosim.encoders.embedding import Embedder, Embeddings
-from isosim.encoders.texts import Judge, PooledVector, Side, Text, Tokens
+from isosim.encoders.texts import Judge, PooledVector, Side, Tokens
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import (
     BackendFailure,
@@ -58,7 +58,7 @@ async def soon(coroutine: Coroutine[Any, Any, Embeddings]) -> Embeddings:
 
 
 async def vectors(made: Embedder, *texts: str) -> Vectors:
-    found = await soon(made.embed([Text(text) for text in texts]))
+    found = await soon(made.embed(texts))
     return found.vectors[found.rows]
 
 
@@ -97,14 +97,13 @@ async def idle(made: Embedder) -> None:
 
 
 async def test_texts_get_their_vectors_in_batches_of_the_budget(encoder: FakeEncoder) -> None:
-    seen: list[BatchStats] = []
+    seen: list[Sequence[int]] = []
     with embedder(encoder, max_batch_texts=4, on_batch=seen.append) as made:
         texts = [letter * length for letter in "abc" for length in (2, 3)]
         np.testing.assert_array_equal(await vectors(made, *texts), expected(*texts))
     assert sorted(encoder.seen) == sorted(texts)
     assert max(len(batch) for batch in encoder.batches) <= 4
-    assert sum(stats.texts for stats in seen) == 6
-    assert sum(stats.tokens for stats in seen) == 15 <= sum(stats.padded_tokens for stats in seen)
+    assert sorted(length for lengths in seen for length in lengths) == [2, 2, 2, 3, 3, 3]
 
 
 async def test_texts_that_wait_while_the_encoder_is_busy_run_together(encoder: FakeEncoder) -> None:
@@ -408,7 +407,7 @@ async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_pre
 async def test_a_prepared_batch_runs_before_those_that_are_prepared_after_it(encoder: FakeEncoder) -> None:
     with embedder(encoder, runs=1, ahead=1) as made:
         tasks = [await hold(made, encoder), await under_way(made, "second")]
-        await until(lambda: len(made.batcher._device._turns) == 1)
+        await until(lambda: made.batcher.turns == 2)
         tasks.append(await under_way(made, "third"))
         await tokenized(made, 1)
         encoder.free.set()
@@ -440,7 +439,7 @@ async def test_what_a_caller_who_left_asked_for_is_not_computed(encoder: FakeEnc
 
     with embedder(encoder) as made:
         first = await hold(made, encoder)
-        gone = asyncio.create_task(made.embed([Text("abandoned")], watch))
+        gone = asyncio.create_task(made.embed(["abandoned"], watch=watch))
         await asyncio.sleep(0.01)
         leaves[0]()
         with pytest.raises(CallerLeft):
@@ -469,7 +468,7 @@ async def test_texts_of_a_batch_are_judged_together_by_the_test_of_each(encoder:
     with embedder(encoder, max_batch_texts=8) as made:
         first = await hold(made, encoder)
         later = [
-            asyncio.create_task(made.embed([Text(text)], judge=judge))
+            asyncio.create_task(made.embed([text], judge=judge))
             for text, judge in (("aa", one), ("bb", other), ("cc", one), ("dd", None), ("ee", broken))
         ]
         await tokenized(made, 5)

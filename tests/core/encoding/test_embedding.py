@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isosim.encoders.batching import BatchingPlan
-from isosim.encoders.embedding import Embedder, Embeddings, Work
-from isosim.encoders.texts import PooledVector, Side, Text
+from isosim.encoders.embedding import Embedder, Embeddings
+from isosim.encoders.texts import PooledVector, Side
 from isosim.encoders.vector_cache import SharedCache, VectorCache, decoded, encoded
 from tests.core.encoding.fake_encoder import FakeEncoder, letters, vector_of
 
@@ -46,10 +46,6 @@ def embedder(encode: FakeEncoder, shared: SharedCache | None = None, memory: int
         yield made
 
 
-def texts_of(*contents: str) -> list[Text]:
-    return [Text(content) for content in contents]
-
-
 @settings(max_examples=40)
 @given(st.lists(st.lists(st.text("abc", max_size=10, min_size=1), min_size=1, max_size=12), min_size=1, max_size=4))
 def test_requests_get_each_text_its_vector_in_order_and_each_is_computed_once(requests: list[list[str]]) -> None:
@@ -57,7 +53,7 @@ def test_requests_get_each_text_its_vector_in_order_and_each_is_computed_once(re
 
     async def ask_all_at_once() -> None:
         with embedder(encoder) as made:
-            answers = await asyncio.gather(*(made.embed(texts_of(*request)) for request in requests))
+            answers = await asyncio.gather(*(made.embed(request) for request in requests))
         for request, answer in zip(requests, answers, strict=True):
             assert len(answer.vectors) == len(set(request))
             wanted = [vector_of([ord(letter) for letter in text[:8]]) for text in request]
@@ -69,26 +65,29 @@ def test_requests_get_each_text_its_vector_in_order_and_each_is_computed_once(re
     assert len(encoder.seen) == computed
 
 
+COUNTS = ("memory_hits", "shared_hits", "shared_misses", "joined", "computed")
+
+
 def counts(**some: int) -> tuple[float, ...]:
     """The counts of texts in a request's work; those that are not given are 0."""
-    return Work(**some)[5:]
+    return tuple(some.get(name, 0) for name in COUNTS)
 
 
 def counted(answer: Embeddings) -> tuple[float, ...]:
-    return answer.work[5:]
+    return tuple(getattr(answer, name) for name in COUNTS)
 
 
 @pytest.mark.anyio
 async def test_a_text_under_way_for_one_request_is_not_computed_for_another(encoder: FakeEncoder) -> None:
     with embedder(encoder, memory=0) as made:
         encoder.free.clear()
-        tasks = [asyncio.create_task(made.embed(texts_of("same", str(n)))) for n in range(3)]
+        tasks = [asyncio.create_task(made.embed(["same", str(n)])) for n in range(3)]
         await asyncio.sleep(0.02)
         encoder.free.set()
         answers = await asyncio.gather(*tasks)
     assert encoder.seen.count("same") == 1
     assert len({answer.vectors[0].tobytes() for answer in answers}) == 1
-    assert [answer.work.tokens for answer in answers] == [5, 1, 1]
+    assert [answer.tokens for answer in answers] == [5, 1, 1]
     assert [counted(answer) for answer in answers] == [
         counts(computed=2), counts(joined=1, computed=1), counts(joined=1, computed=1)
     ]  # fmt: skip
@@ -100,20 +99,20 @@ async def test_a_request_that_joins_a_waiting_text_has_not_waited_for_it_longer_
 ) -> None:
     with embedder(encoder) as made:
         encoder.free.clear()
-        held = asyncio.create_task(made.embed(texts_of("held")))
+        held = asyncio.create_task(made.embed(["held"]))
         await asyncio.to_thread(encoder.busy.wait, 10)
-        early = asyncio.create_task(made.embed(texts_of("same")))
+        early = asyncio.create_task(made.embed(["same"]))
         await asyncio.sleep(0.3)
         began = time.perf_counter()
-        late = asyncio.create_task(made.embed(texts_of("same")))
+        late = asyncio.create_task(made.embed(["same"]))
         await asyncio.sleep(0)
         encoder.free.set()
         joined, took = await late, time.perf_counter() - began
         first = await early
         await held
     assert counted(joined) == counts(joined=1)
-    assert first.work.queue >= 0.3
-    assert joined.work.queue <= took
+    assert first.queue >= 0.3
+    assert joined.queue <= took
 
 
 @pytest.mark.anyio
@@ -121,15 +120,15 @@ async def test_the_other_end_cut_off_is_another_text(encoder: FakeEncoder) -> No
     content = "abcdefghij"
     sides: tuple[Side, Side] = ("right", "left")
     with embedder(encoder) as made:
-        found = await made.embed([Text(content, side) for side in sides])
-    assert sorted(encoder.seen) == ["abcdefgh", "cdefghij"]
-    assert [text.truncated for text in found.texts] == [True, True]
+        found = [await made.embed([content], side) for side in sides]
+    assert encoder.seen == ["abcdefgh", "cdefghij"]
+    assert [one.texts[0].truncated for one in found] == [True, True]
 
 
 @pytest.mark.anyio
 async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder: FakeEncoder) -> None:
     shared = FakeSharedCache()
-    texts = texts_of("abc", "abcdefghij")
+    texts = ["abc", "abcdefghij"]
     with embedder(encoder, shared=shared) as made:
         computed = await made.embed(texts)
         remembered = await made.embed(texts)
@@ -146,7 +145,7 @@ async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder
         counts(shared_hits=2),
         counts(memory_hits=2),
     ]
-    exact = np.stack([vector_of([ord(letter) for letter in text.content[:8]]) for text in texts])
+    exact = np.stack([vector_of([ord(letter) for letter in text[:8]]) for text in texts])
     assert computed.vectors.tobytes() == exact.tobytes()
 
 
@@ -155,9 +154,9 @@ async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder
 async def test_garbage_in_the_shared_cache_is_a_miss_and_is_replaced(encoder: FakeEncoder, garbage: bytes) -> None:
     shared = FakeSharedCache()
     with embedder(encoder, shared=shared) as made:
-        key = made.key(Text("abc"))
+        key = made.key("abc")
         shared.entries[key] = garbage
-        found = await made.embed(texts_of("abc"))
+        found = await made.embed(["abc"])
     assert encoder.seen == ["abc"]
     stored = decoded(key, shared.entries[key])
     assert stored is not None
@@ -169,12 +168,12 @@ async def test_a_text_finished_while_the_shared_cache_was_asked_keeps_its_bits(e
     shared = FakeSharedCache()
     with embedder(encoder, shared=shared) as made:
         answer = shared.holds_next = asyncio.Event()
-        slow = asyncio.create_task(made.embed(texts_of("abc")))
+        slow = asyncio.create_task(made.embed(["abc"]))
         while shared.holds_next is not None:  # noqa: ASYNC110 - until it is asked
             await asyncio.sleep(0)
-        first = await made.embed(texts_of("abc"))
+        first = await made.embed(["abc"])
         of_another_process = PooledVector(first.vectors[0] + np.float32(1), 3, False)
-        key = made.key(Text("abc"))
+        key = made.key("abc")
         shared.entries[key] = encoded(key, of_another_process)
         answer.set()
         assert (await slow).vectors.tobytes() == first.vectors.tobytes()
@@ -186,9 +185,9 @@ async def test_timings_say_where_the_time_went_and_count_only_tokens_computed_fo
     encoder: FakeEncoder,
 ) -> None:
     with embedder(encoder) as made:
-        first = (await made.embed(texts_of("abc", "abc", "de"))).work
-        second = (await made.embed(texts_of("abc", "x"))).work
-        third = (await made.embed(texts_of("abc", "x"))).work
+        first = await made.embed(["abc", "abc", "de"])
+        second = await made.embed(["abc", "x"])
+        third = await made.embed(["abc", "x"])
     assert (first.tokens, second.tokens, third.tokens) == (5, 1, 0)
     for timings in (first, second):
         assert timings.tokenization >= 0
@@ -200,7 +199,7 @@ async def test_timings_say_where_the_time_went_and_count_only_tokens_computed_fo
 @pytest.mark.anyio
 async def test_a_cached_vector_does_not_keep_its_whole_batch_in_memory(encoder: FakeEncoder) -> None:
     with embedder(encoder) as made:
-        await made.embed(texts_of("a", "b", "c"))
-        entry = made.cache.get(made.key(Text("a")))
+        await made.embed(["a", "b", "c"])
+        entry = made.cache.get(made.key("a"))
     assert entry is not None
     assert entry.vector.base is None

@@ -4,11 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isosim.encoders.batching import MIN_FILL, WINDOW, PendingText, pack
-from isosim.encoders.texts import Text
 
 
 def pending_texts(lengths: list[int]) -> list[PendingText]:
-    return [PendingText(key=bytes([i % 256]), text=Text(str(i)), length=length) for i, length in enumerate(lengths)]
+    return [PendingText(key=bytes([i % 256]), content=str(i), length=length) for i, length in enumerate(lengths)]
 
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)

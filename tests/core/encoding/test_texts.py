@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isosim.encoders.texts import KeyMaker, PooledVector, Text
-from isosim.encoders.vector_cache import decoded, encoded
+from isosim.encoders.batching import BatchingPlan
+from isosim.encoders.embedding import Embedder
+from isosim.encoders.texts import PooledVector, Side
+from isosim.encoders.vector_cache import VectorCache, decoded, encoded
+from tests.core.encoding.fake_encoder import FakeEncoder, letters
 
 DIM = 7
 KEY = b"of the text"
@@ -67,29 +70,27 @@ def test_more_tokens_than_an_entry_can_say_are_capped() -> None:
     assert struct.unpack_from("<BBH", entry)[2] == 0xFFFF
 
 
-texts = st.builds(Text, st.text(), st.sampled_from(["right", "left"]))
+texts = st.tuples(st.text(), st.sampled_from(["right", "left"]))
+
+
+def key_of(encoder: str, content: str, side: Side = "right") -> bytes:
+    cache, plan = VectorCache(0), BatchingPlan()
+    return Embedder(letters, FakeEncoder(), encoder_digest=encoder, cache=cache, plan=plan).key(content, side)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["digest-1", "digest-2"]), texts), unique=True))
-def test_keys_are_equal_only_for_the_same_encoder_side_and_text(cases: list[tuple[str, Text]]) -> None:
-    keys = [KeyMaker(encoder)(text) for encoder, text in cases]
+def test_keys_are_equal_only_for_the_same_encoder_side_and_text(cases: list[tuple[str, tuple[str, Side]]]) -> None:
+    keys = [key_of(encoder, *text) for encoder, text in cases]
     assert len(set(keys)) == len(keys)
-    assert keys == [KeyMaker(encoder)(text) for encoder, text in cases]
+    assert keys == [key_of(encoder, *text) for encoder, text in cases]
     assert {len(key) for key in keys} <= {20}
 
 
 @pytest.mark.parametrize("one,other", [(("e", "rightx"), ("e\0right", "x")), (("ab", "c"), ("a", "bc"))])
 def test_no_two_ways_of_writing_digest_and_text_together_meet(one: tuple[str, str], other: tuple[str, str]) -> None:
-    assert KeyMaker(one[0])(Text(one[1])) != KeyMaker(other[0])(Text(other[1]))
+    assert key_of(*one) != key_of(*other)
 
 
 @given(st.text(min_size=4))
 def test_a_key_never_holds_the_text(content: str) -> None:
-    assert content.encode() not in KeyMaker("digest")(Text(content))
-
-
-def test_a_key_maker_can_be_used_again_and_in_any_order() -> None:
-    key = KeyMaker("digest")
-    first = key(Text("a"))
-    key(Text("b"))
-    assert key(Text("a")) == first
+    assert content.encode() not in key_of("digest", content)

@@ -48,7 +48,7 @@ from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
 from isosim.jobs.store import JobStore, OpenJob, owner_name
 from isosim.migration.encoders import LoadedEncoder
-from isosim.observability.tracing import posting
+from isosim.observability.traces import posting
 from isosim.scoring.calibration import DomainRef
 from isosim.threads import LONG
 from isosim.wording import place

@@ -15,12 +15,12 @@ from isosim.arrays import Vectors
 from isosim.encoders.brought import refuse_texts
 from isosim.encoders.embedding import Embeddings
 from isosim.encoders.store import EncoderArtifact
-from isosim.encoders.texts import Side, Text
+from isosim.encoders.texts import Side
 from isosim.errors import EmptyInput, EncoderMismatch, InvalidInput
 from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.distances import Space
-from isosim.scoring.similarity import Scored, Scores, normalized, score
+from isosim.scoring.similarity import Scores, normalized, score
 
 MAX_TEXTS = 2048  # texts in a request to /embed, /v1/embeddings or /rerank; also OpenAI's limit
 INLINE_ROWS = 64  # scoring up to this many texts or pairs is faster than handing them to a thread
@@ -154,9 +154,9 @@ class ScoringRequest:
             self.trace.headers["x-isosim-tokens"] = "estimated"
         before = artifact.spec.prompt if prompt is None else prompt
         side: Side = "left" if truncation_direction.lower() == "left" else "right"
-        texts = [Text(before + content, side) for content in contents]
         judge = self.calibration.early_judge if scored else None
-        self.embeddings = await self.encoder.embedder.embed(texts, self.trace.watch, judge)
+        texts = [before + content for content in contents] if before else contents
+        self.embeddings = await self.encoder.embedder.embed(texts, side, self.trace.watch, judge)
         if truncate is False and any(text.truncated for text in self.embeddings.texts):
             raise InvalidInput(f"truncate is false and a text has more than {artifact.spec.max_length} tokens")
 
@@ -192,8 +192,10 @@ class ScoringRequest:
 
     def _record(self, spent: float, scores: Scores | None = None) -> None:
         """Records the answer, once for all that tell of it. `spent`: seconds that applying the calibration took."""
-        scored = self.trace.scored = Scored(self.calibration, self.made, spent, time.perf_counter(), scores)
-        self.service.metrics.observe_scored(scored)
+        trace, made = self.trace, self.made
+        trace.calibration, trace.embeddings, trace.scores = self.calibration, made, scores
+        trace.calibrating, trace.calibrated = spent, time.perf_counter()
+        self.service.metrics.observe_scored(made, spent)
         # Drift is measured for the current champion only. The version may be another: the request may have named it,
         # or the champion may have changed since scoring began.
         if scores is not None and self.service.encoders.registry.is_champion(self.calibration):
