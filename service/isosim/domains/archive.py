@@ -6,16 +6,16 @@ The file is an uncompressed tar of regular files, in this order:
     <domain>/domain.json                the domain's record: versions, champions, saved thresholds
     <domain>/<version>/<file>           files of each version, as the record lists them: numbers rise, names are sorted
 
-The same versions give the same bytes. Writing and reading hold one version in memory at a time.
+The same versions give the same bytes. Writing and reading hold one version at a time.
 
-An import does not trust the archive. It first unpacks and checks everything, then adds the versions, each by
+An import does not trust the archive. It reads it twice: first it checks everything, then it adds the versions, each by
 `DomainStore.publish`. It may be killed at any time and sent again: what was added is found by its files.
 """
 
 import hashlib
+import re
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,15 +26,17 @@ from isosim import __version__
 from isosim.domains.checks import Inspector
 from isosim.domains.domain import MOST_TARGETS, NAME, Domain, EncoderAliases, Origin, Version
 from isosim.domains.store import PART, REPORT, WEIGHTS, DomainStore, kept_of
-from isosim.encoders.store import EncoderStore
+from isosim.encoders.store import EncoderStore, cache
 from isosim.errors import Conflict, CorruptArtifact, EncoderMismatch, InvalidInput, NotFound, TooLarge, UnknownDomain
 from isosim.scoring.calibration import DomainModel, DomainRef
-from isosim.store.artifacts import json_bytes, parsed, superfluous
+from isosim.store.artifacts import building, json_bytes, parsed, since, superfluous, sweep
 
 FORMAT = 2  # number of the archive's format; increased if older releases would misread the new format
 CONTENTS, DOMAIN = "archive.json", "domain.json"
 RECORD = ("versions", "aliases", "thresholds")  # fields of a `Domain` that an archive has
 FILES = {WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS)}
+ENCODER = re.compile(r"\w[\w.-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
+METHOD = re.compile(r"[a-z0-9_.:-]{1,40}")  # such as soft:0.5
 # An imported version with a higher number than this gets the next one. Numbers only rise, up to 999,999,999: after a
 # high number, few would be left for later versions.
 HIGHEST_KEPT = 1_000_000
@@ -163,7 +165,7 @@ def import_domains(
     """Adds the versions of an archive. Overwrites nothing and adds no encoder. Safe to repeat.
 
     Args:
-        file: the archive, positioned at its beginning.
+        file: the archive, positioned at its beginning; it is read twice.
         keep: of each domain, the champions, the previous versions and this many of the newest are imported.
         rename: another name for the domain, if the archive has only one domain.
         promote: the archive's champions become champions. A domain without a champion also gets the previous version.
@@ -178,31 +180,17 @@ def import_domains(
         Conflict: the import was stopped, a domain was deleted meanwhile, or others kept changing it.
     """
     if not file.seekable():
-        raise InvalidInput("an archive cannot be read from a pipe; save it into a file first")
-    with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
-        reading = Reading(store, encoders, keep, rename, permit, proceed)
-        archived = list(reading.unpacked(file, Path(folder)))  # everything is checked before anything is added
-        imported = Imported()
-        for domain in archived:
-            add_versions(store, domain, reading, imported)
-            add_names(store, domain, imported, promote_all=promote)
+        raise InvalidInput("the archive must be read twice, which is impossible with a pipe; save it into a file first")
+    start = file.tell()
+    for adding in (False, True):  # everything is checked before anything is added
+        file.seek(start)
+        imported = Import(store, encoders, keep, rename, permit, proceed, promote, adding).run(file)
     return imported
 
 
 @dataclass
-class Archived:
-    """A domain of an archive, whose versions were checked."""
-
-    name: str
-    target: str  # its name in this store
-    record: Domain
-    folders: dict[int, Path]  # number -> files of a version that is imported
-    numbers: dict[int, int] = field(default_factory=dict)  # in the archive -> here
-
-
-@dataclass
-class Reading:
-    """Reads an archive and checks it. For the fields see `import_domains`."""
+class Import:
+    """Reads an archive once, checks it, and if `adding`, adds its versions. Other fields: see `import_domains`."""
 
     store: DomainStore
     encoders: "EncodersOfStore"
@@ -210,11 +198,14 @@ class Reading:
     rename: str | None
     permit: Callable[[str], object]
     proceed: Callable[[], bool]
+    promote: bool
+    adding: bool
+    imported: Imported = field(default_factory=Imported)
     release: str = ""  # that wrote the archive
 
-    def unpacked(self, file: BinaryIO, folder: Path) -> Iterator[Archived]:
-        """The domains of an archive; their versions are unpacked into `folder`. Raises the errors of
-        `import_domains`."""
+    def run(self, file: BinaryIO) -> Imported:
+        """Reads the archive. Raises the errors of `import_domains`."""
+        sweep(*staging().glob(".building-*"))
         archive, seen = self._members(file), set[str]()
         contents = parsed_json(file, *next(archive, ("", 0)), CONTENTS)
         if contents.get("format") != FORMAT:
@@ -232,46 +223,16 @@ class Reading:
             record = self._record(parsed_json(file, member, size, member), member)
             target = self.store.checked(self.rename or name)
             self.permit(target)
-            beyond = superfluous(record.versions, self.keep, record.named())
-            domain = Archived(name, target, record, {})
-            for number, version in sorted(record.versions.items()):
-                place = None if number in beyond else folder / name / str(number)
-                self._version(file, archive, f"{name}/{number}", version, place)
-                if place is not None:
-                    domain.folders[number] = place
-            yield domain
+            self._import(name, record, target, file, archive)
         if not seen:
             raise InvalidInput("the archive holds no version")
-
-    def _version(
-        self, file: BinaryIO, archive: Iterator[tuple[str, int]], prefix: str, version: Version, place: Path | None
-    ) -> None:
-        """Unpacks a version into `place` and checks it; passes over it if there is no place."""
-        called = prefix.replace("/", "@")
-        inspector = self.encoders.inspector(version, called)
-        if place is not None:
-            place.mkdir(parents=True)
-        for one in sorted(version.files):
-            member, size = next(archive, ("", 0))
-            if member != f"{prefix}/{one}":
-                raise InvalidInput(f"the archive has {member[:120]!r} in the place of {prefix}/{one}")
-            if place is None:
-                continue
-            if size > inspector.most(one):
-                raise TooLarge(f"{member} has {size:,} bytes; at most {inspector.most(one):,} are allowed")
-            extract(file, member, size, place / one, version.files[one])
-        if place is not None:
-            inspector.check(version, place, called)
+        return self.imported
 
     def _members(self, file: BinaryIO) -> Iterator[tuple[str, int]]:
         for member in members(file):
-            self.go_on()
+            if not self.proceed():
+                raise Conflict("the import was stopped; what it has added is found again if it is repeated")
             yield member
-
-    def go_on(self) -> None:
-        """Raises Conflict if the import has to stop."""
-        if not self.proceed():
-            raise Conflict("the import was stopped; what it has added is found again if it is repeated")
 
     def _record(self, facts: dict[str, Any], called: str) -> Domain:
         """The record in an archive. Raises InvalidInput if a value is invalid."""
@@ -283,64 +244,84 @@ class Reading:
             raise InvalidInput(f"{called} names no version")
         own: dict[str, list[int]] = {}  # encoder -> its versions
         for number, version in record.versions.items():
-            if not 0 < number == version.number:
-                raise InvalidInput(f"{called}: version {str(number)[:20]} must have its number")
-            if not {REPORT} <= version.files.keys() <= FILES:
-                raise InvalidInput(f"{called}: version {number} must have {REPORT}, and only files of a version")
+            check_facts(version, number, f"{called}: version {str(number)[:20]}")
             own.setdefault(version.encoder, []).append(number)
         aliases = {digest: kept_of(one, own[digest]) for digest, one in record.aliases.items() if digest in own}
         return replace(record, aliases=aliases)
 
+    def _import(
+        self, name: str, record: Domain, target: str, file: BinaryIO, archive: Iterator[tuple[str, int]]
+    ) -> None:
+        now = self.store.read(target)
+        numbers: dict[int, int] = {}  # in the archive -> here
+        beyond = superfluous(record.versions, self.keep, record.named())
+        for number, version in sorted(record.versions.items()):
+            called = f"{name}@{number}"
+            inspector = self.encoders.inspector(version, called)
+            with building(staging()) as folder:
+                for one in sorted(version.files):
+                    member, size = next(archive, ("", 0))
+                    if member != f"{name}/{number}/{one}":
+                        raise InvalidInput(f"the archive has {member[:120]!r} in the place of {name}/{number}/{one}")
+                    if number in beyond:
+                        continue
+                    if size > inspector.most(one):
+                        raise TooLarge(f"{member} has {size:,} bytes; at most {inspector.most(one):,} are allowed")
+                    extract(file, member, size, folder / one, version.files[one])
+                if number in beyond:
+                    continue
+                inspector.check(version, folder, called)
+                now, here, there = self._add(target, now, version, folder, name)
+            numbers[number] = here
+            served = record.served(version.encoder)
+            was = {served.champion: "champion", served.previous: "previous"}.get(number)
+            self.imported.versions.append(ImportedVersion(called, target, here, version.encoder_id, was, there))
+        self._finish(target, now, record, numbers)
 
-def add_versions(store: DomainStore, domain: Archived, reading: Reading, imported: Imported) -> None:
-    """Publishes the versions of an archived domain that the store does not have."""
-    for number, folder in domain.folders.items():
-        reading.go_on()
-        version, now = domain.record.versions[number], store.read(domain.target)
-        same = (one for one in now.versions.values() if (one.encoder, one.files) == (version.encoder, version.files))
-        here = next(same, None)
-        there = here is not None
-        if here is None:
-            least = version.number if version.number <= HIGHEST_KEPT else 0
-            own = version.origin or Origin(domain.name, number, reading.release, datetime.now(UTC).isoformat())
-            made_of = hashlib.sha256(json_bytes([version.encoder, sorted(version.files.items())])).hexdigest()
-            # Imports of the same version at once find each other's by the job.
-            version = replace(version, origin=own, job=f"import-{made_of[:32]}", upload="")
-            here = store.publish(domain.target, folder, version, epoch=now.epoch, least=least)
-            there = here.number in now.versions
-        domain.numbers[number] = here.number
-        served = domain.record.served(version.encoder)
-        was = {served.champion: "champion", served.previous: "previous"}.get(number)
-        source = f"{domain.name}@{number}"
-        imported.versions.append(ImportedVersion(source, domain.target, here.number, version.encoder_id, was, there))
+    def _add(self, target: str, now: Domain, version: Version, folder: Path, name: str) -> tuple[Domain, int, bool]:
+        """Publishes a version. Returns the domain after that, the version's number, and whether it was there."""
+        for one in now.versions.values():
+            if (one.encoder, one.files) == (version.encoder, version.files):
+                return now, one.number, True
+        least = version.number if version.number <= HIGHEST_KEPT else 0
+        origin = version.origin or Origin(name, version.number, self.release, datetime.now(UTC).isoformat())
+        made_of = hashlib.sha256(json_bytes([version.encoder, sorted(version.files.items())])).hexdigest()
+        # Imports of the same version at once find each other's by the job.
+        own = replace(version, origin=origin, job=f"import-{made_of[:32]}", upload="")
+        if not self.adding:
+            after = now.with_version(own, least)
+            return after, after.next - 1, False
+        number = self.store.publish(target, folder, own, epoch=now.epoch, least=least).number
+        return self.store.read(target), number, number in now.versions
 
+    def _finish(self, target: str, now: Domain, record: Domain, numbers: dict[int, int]) -> None:
+        """Saves thresholds and promotes champions, in one change."""
+        thresholds, kept, promoted = list[str](), list[str](), list[str]()
 
-def add_names(store: DomainStore, archived: Archived, imported: Imported, *, promote_all: bool) -> None:
-    """Saves thresholds and promotes champions, in one change."""
-    target, record = archived.target, archived.record
-    thresholds, kept, promoted = list[str](), list[str](), list[str]()
+        def step(domain: Domain) -> Domain:
+            for names in (thresholds, kept, promoted):
+                names.clear()
+            for saved, wanted in list(record.targets.items())[:MOST_TARGETS]:
+                try:
+                    if saved not in domain.targets:
+                        domain = domain.with_target(target, saved, wanted)
+                        thresholds.append(f"{target}/{saved}")
+                    elif domain.targets[saved] != wanted:
+                        kept.append(f"{target}/{saved}")
+                except InvalidInput:
+                    kept.append(f"{target}/{saved[:80]}")
+            for digest, aliases in record.aliases.items() if self.promote else ():
+                domain, champion = promote(domain, target, digest, aliases, numbers)
+                promoted.extend([] if champion is None else [f"{target}@{champion}"])
+            return domain
 
-    def step(domain: Domain) -> Domain:
-        for names in (thresholds, kept, promoted):
-            names.clear()
-        for saved, wanted in list(record.targets.items())[:MOST_TARGETS]:
-            try:
-                if saved not in domain.targets:
-                    domain = domain.with_target(target, saved, wanted)
-                    thresholds.append(f"{target}/{saved}")
-                elif domain.targets[saved] != wanted:
-                    kept.append(f"{target}/{saved}")
-            except InvalidInput:
-                kept.append(f"{target}/{saved[:80]}")
-        for digest, aliases in record.aliases.items() if promote_all else ():
-            domain, champion = promote(domain, target, digest, aliases, archived.numbers)
-            promoted.extend([] if champion is None else [f"{target}@{champion}"])
-        return domain
-
-    store.change(target, step)
-    imported.thresholds.extend(thresholds)
-    imported.kept.extend(kept)
-    imported.promoted.extend(promoted)
+        if self.adding:
+            self.store.change(target, step)
+        else:
+            step(now)
+        self.imported.thresholds.extend(thresholds)
+        self.imported.kept.extend(kept)
+        self.imported.promoted.extend(promoted)
 
 
 def promote(
@@ -355,6 +336,11 @@ def promote(
     if now.champion is None and previous is not None:
         domain = domain.promoted(name, digest, previous)
     return domain.promoted(name, digest, champion), champion
+
+
+def staging() -> Path:
+    """Folder of versions that are being imported. What a killed import leaves there is removed by the next one."""
+    return cache() / "imports"
 
 
 class EncodersOfStore:
@@ -439,3 +425,24 @@ def parsed_json(file: BinaryIO, name: str, size: int, wanted: str) -> dict[str, 
         return parsed(b"".join(pieces(file, name, size)), name)
     except CorruptArtifact as error:  # the client has sent the damaged file; the store is not damaged
         raise InvalidInput(str(error)) from None
+
+
+def check_facts(version: Version, number: int, called: str) -> None:
+    """Raises InvalidInput if a fact about an archived version is invalid."""
+    origin = version.origin or Origin("a", 1, "", version.created)
+    for valid, wanted in (
+        (0 < number < 10**9 and version.number == number, "must have its number, which is 1 to 999,999,999"),
+        (ENCODER.fullmatch(f"{version.encoder_id}@{version.encoder}"), "names no encoder"),
+        (METHOD.fullmatch(version.method), "must name a method"),
+        ({REPORT} <= version.files.keys() <= FILES, f"must have {REPORT}, and only files of a version"),
+        (version.sentences is None or version.sentences >= 0, "must have been fitted to sentences"),
+        (len(version.levels) <= 64 and all(one > 0 for one in version.levels), "must have levels of channels"),
+        (NAME.fullmatch(origin.domain) and len(origin.release) <= 40, "must have an origin with a name and a release"),
+    ):
+        if not valid:
+            raise InvalidInput(f"{called} {wanted}")
+    for date in (version.created, origin.imported):
+        try:
+            since(date)
+        except CorruptArtifact as error:
+            raise InvalidInput(f"{called}: {error}") from None

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import Field, PositiveInt
-
 from isosim.domains.history import Entry
 from isosim.errors import Action, Conflict, InvalidInput, NotFound, UnknownDomain
 from isosim.scoring.advice import Target, targets_in, unknown_threshold
@@ -15,7 +13,6 @@ from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, NAME_RULE
 from isosim.store.records import FIRST_FAULT
 
 NAME = re.compile(DOMAIN_NAME)
-DATE = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?[+-]\d\d:\d\d$"  # ISO 8601 with a time zone
 MOST_LISTED = 20  # a message lists at most this many versions, the newest
 MOST_TARGETS = 50  # saved thresholds of a domain
 
@@ -39,31 +36,26 @@ class Migration:
 class Origin:
     """Where an imported version was made: its name and number there, and the release that wrote the archive."""
 
-    domain: Annotated[str, Field(pattern=f"^{DOMAIN_NAME}$")]
+    domain: str
     version: int
-    release: Annotated[str, Field(max_length=40)]
-    imported: Annotated[str, Field(pattern=DATE)]
+    release: str
+    imported: str  # ISO 8601, UTC
 
 
 @dataclass(frozen=True)
 class Version:
-    """A calibration of a domain for one encoder. Its files lie in `versions/<domain>/<upload>/` and never change.
+    """A calibration of a domain for one encoder. Its files lie in `versions/<domain>/<upload>/` and never change."""
 
-    What a record may hold is checked where it is read: archives bring records that others have written.
-    """
-
-    number: Annotated[int, Field(ge=0, lt=10**9)]
-    encoder: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]  # digest, which becomes part of a path
-    encoder_id: Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
-    method: Annotated[str, Field(pattern="^[a-z0-9_.:-]{1,40}$")]  # such as soft:0.5
+    number: int
+    encoder: str  # digest
+    encoder_id: str
+    method: str
     files: Annotated[dict[str, str], FIRST_FAULT]  # name -> SHA-256, hex
     upload: str
-    created: Annotated[str, Field(pattern=DATE)]
+    created: str  # ISO 8601, UTC
     job: str | None = None  # the calibration job that made it
-    sentences: Annotated[int, Field(ge=0)] | None = None
-    levels: Annotated[
-        tuple[PositiveInt, ...], FIRST_FAULT, Field(max_length=64)
-    ] = ()  # latent dimensions of each level of a flow
+    sentences: int | None = None
+    levels: Annotated[tuple[int, ...], FIRST_FAULT] = ()  # latent dimensions of each level of a flow
     seed: int | None = None
     origin: Origin | None = None  # where an imported version was made
 
