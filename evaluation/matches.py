@@ -152,11 +152,8 @@ def match_checks(bench: Bench, draws: int = 200) -> Iterator[Row]:
                 "draws within 0.6–1.4 %, %": 100 * within, "covered: wrong hits, %": wrong,
                 "covered: found matches, %": found if kind == "any" else None,
                 "queries for ± 0.4 %": population.needed(NOMINAL, 0.008),
-                # 300 queries are too few for a rate of 1 %, and are shown for comparison.
-                "kept": count < max(QUERIES) or (
-                    min(wrong, found if kind == "any" else wrong) >= 100 * COVERAGE_BAR
-                    and BOUNDS[0] <= float(np.mean(rates)) <= BOUNDS[1]
-                ),
+                "kept": min(wrong, found if kind == "any" else wrong) >= 100 * COVERAGE_BAR
+                and (count < max(QUERIES) or BOUNDS[0] <= float(np.mean(rates)) <= BOUNDS[1]),
             }  # fmt: skip
 
 

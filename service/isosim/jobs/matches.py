@@ -8,17 +8,16 @@ for a while, and belong to the API key that posted the texts.
     matches/<owner>/<job>/state.json         `Judgements`, a record; written last, so that a result is whole
 """
 
-import io
 import logging
 import mmap
 import tempfile
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -158,15 +157,17 @@ class MatchStore:
             self.blobs.upload(place + name, path)
         parts = model.arrays().items()
         scale = {f"{part}/{name}": array for part, arrays in parts for name, array in arrays.items()}
-        for name, arrays in ((CANDIDATES, found.arrays()), (SCALE, scale)):
-            content = io.BytesIO()
-            np.savez(content, allow_pickle=False, **arrays)
-            self.blobs.write(place + name, content.getvalue())
+        writers: dict[str, Callable[[BinaryIO], object]] = {
+            CANDIDATES: lambda file: np.savez(file, allow_pickle=False, **found.arrays()),
+            SCALE: lambda file: np.savez(file, allow_pickle=False, **scale),
+        }
         if vectors is not None:
+            writers[UNIT] = lambda file: np.save(file, vectors.astype(np.float16), allow_pickle=False)
+        for name, write in writers.items():
             with tempfile.NamedTemporaryFile(prefix="isosim-") as file:
-                np.save(file, vectors.astype(np.float16), allow_pickle=False)
+                write(cast(BinaryIO, file))
                 file.flush()
-                self.blobs.upload(place + UNIT, Path(file.name))
+                self.blobs.upload(place + name, Path(file.name))
         self._records(job).create(STATE, Judgements(now()))
 
     def published(self, job: Job) -> bool:

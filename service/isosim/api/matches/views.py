@@ -46,6 +46,8 @@ class View:
         self.notices: list[str] = []
         self.threshold = self._threshold()
         self.count = self.candidates.above(self.threshold)
+        if ask == Ask():  # of equally similar pairs the first
+            self.count = min(self.count, self._texts)
 
     @cached_property
     def estimate(self) -> Estimate | None:
@@ -66,7 +68,8 @@ class View:
         if ask.similarity is not None:
             threshold = ask.similarity
         elif target is None:
-            threshold = self._as_many_as_texts()
+            best = self.candidates.similarity[: self._texts]
+            threshold = float(best[-1]) if len(best) else 1.0
         elif target.precision is not None:
             threshold = self._of_precision(target.precision)
         else:
@@ -99,10 +102,9 @@ class View:
             raise InvalidInput(f"precision: no threshold has a {bound}precision of {precision:g}; judge more pairs")
         return found
 
-    def _as_many_as_texts(self) -> float:
-        """A threshold that as many pairs reach as there are texts in the first file."""
-        count = min(len(self.result.found.left.first), len(self.candidates.similarity))
-        return float(self.candidates.similarity[count - 1]) if count else 1.0
+    @property
+    def _texts(self) -> int:
+        return len(self.result.found.left.first)
 
     @property
     def _repeats(self) -> bool:

@@ -1,0 +1,120 @@
+"""Results in the store: whole or not there, the owner's, and gone when nobody uses them."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from isosim.errors import InvalidInput, NotFound
+from isosim.jobs.job import Job, JobRequest, MatchInput, Status
+from isosim.jobs.matches import PREFIX, Found, MatchStore, Side
+from isosim.matching import candidates
+from isosim.scoring.calibration import DomainModel
+from isosim.store.blobs import Blobs, opened
+from tests.core.scoring.references import MAP, REFERENCE
+from tests.store.conftest import in_memory
+
+ROWS = [[1, "a", ["x"]], [2, "b", ["y"]], [4, "a", [""]], [5, "c", ["z"]]]
+MODEL = DomainModel(REFERENCE, probability=MAP)
+UNIT = np.eye(3, 8, dtype=np.float32)
+FOUND = Found(candidates.find(UNIT), (Side(np.array([0, 1, 3]), np.array([0, 1, 0, 2])),))
+REQUEST = JobRequest("default", "d", "tiny", match=MatchInput("posted", (4,), (("note",),)))
+JOB = Job("f" * 32, REQUEST, Status.SUCCEEDED, owner="anna", report={"candidates": len(FOUND.candidates.left)})
+
+
+@pytest.fixture(params=["folder", "memory"])
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
+    return in_memory() if request.param == "memory" else opened(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows"
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ROWS))
+    return path
+
+
+class Cut:
+    """A store whose process dies at its `at`-th write."""
+
+    def __init__(self, blobs: Blobs, at: int) -> None:
+        self._blobs, self._left = blobs, at
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._blobs, name)
+        return self._dying(found) if name in ("write", "upload") else found
+
+    def _dying(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                raise KeyboardInterrupt
+            return write(*args, **kwargs)
+
+        return call
+
+
+def cuts(blobs: Blobs, rows: Path) -> Iterator[int]:
+    """Publishes with a death at each write, until a publication needs no more."""
+    for at in range(20):
+        try:
+            MatchStore(Cut(blobs, at), 60).publish(JOB, [rows], FOUND, MODEL, UNIT)  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            yield at
+        else:
+            return
+
+
+def test_a_result_is_whole_or_not_there_wherever_its_writer_dies(blobs: Blobs, rows: Path) -> None:
+    store, deaths = MatchStore(blobs, 60), 0
+    for _ in cuts(blobs, rows):
+        deaths += 1
+        assert not store.published(JOB)
+        with pytest.raises(NotFound, match="removed"), store.opened(JOB):
+            pass
+    assert (deaths, store.published(JOB)) == (5, True)
+    with store.opened(JOB, vectors=True) as result:
+        assert [tuple(result.files[0][place]) for place in (3, 0, 2)] == [tuple(ROWS[place]) for place in (3, 0, 2)]
+        for name, value in vars(FOUND.candidates).items():
+            np.testing.assert_array_equal(getattr(result.found.candidates, name), value)
+        assert result.found.left.counts.tolist() == [2, 1, 1]
+        rates = MODEL.reference.false_match_rate(np.array([0.3, 0.9])) if MODEL.reference else None
+        assert result.model.reference is not None
+        np.testing.assert_array_equal(result.model.reference.false_match_rate(np.array([0.3, 0.9])), rates)
+        assert result.vectors is not None
+        np.testing.assert_array_equal(result.vectors, UNIT)
+
+
+def test_judgements_add_up_and_the_last_one_counts(blobs: Blobs, rows: Path) -> None:
+    store = MatchStore(blobs, 60)
+    store.publish(JOB, [rows], FOUND, MODEL, None)
+    store.judge(JOB, {0: 1, 1: 0})
+    assert store.judge(JOB, {1: 1, 2: 0, 0: None}).labels == {1: 1, 2: 0}
+    with store.opened(JOB) as result:
+        assert [one.tolist() for one in result.judged] == [[1, 2], [1, 0]]
+    with pytest.raises(InvalidInput, match="no pair 3"):
+        store.judge(JOB, {3: 1})
+
+
+def test_what_nobody_uses_is_gone_and_what_is_used_stays(blobs: Blobs, rows: Path) -> None:
+    other = replace(JOB, id="e" * 32, owner="bert")
+    kept, brief = MatchStore(blobs, 3600), MatchStore(blobs, 0.01)
+    for job in (JOB, other):
+        kept.publish(job, [rows], FOUND, MODEL, None)
+    assert kept.held("anna") == kept.held("bert") > rows.stat().st_size
+    kept.sweep()
+    kept.judgements(JOB)
+    time.sleep(1.1)  # times are of whole seconds
+    with pytest.raises(NotFound, match="not used for too long"):
+        brief.judgements(JOB)
+    kept.remove(JOB)
+    assert (kept.held("anna"), kept.published(other)) == (0, True)
+    MatchStore(blobs, -1000).sweep()
+    assert not [*blobs.list(PREFIX)]
+    with pytest.raises(NotFound, match="removed"):
+        kept.judge(other, {0: 1})
