@@ -334,8 +334,8 @@ async def ask_of(
     target = {name: value for name, value in given.items() if value is not None}
     if len(target) > 1:
         raise InvalidInput(f"{', '.join(target)}: give one of them")
-    if confidence is not None and target.keys() & {"similarity"}:
-        raise InvalidInput("confidence: goes with a target, not with a similarity")
+    if confidence is not None and not target.keys() - {"similarity"}:
+        raise InvalidInput("confidence: goes with a target: precision, fmr, false_hit_rate or threshold")
     return {**target, "confidence": confidence}
 
 
