@@ -154,6 +154,8 @@ class Service:
     def __post_init__(self) -> None:
         # Reads of jobs' records: event streams read theirs several times a second, and must not take all calls.
         self.job_reads = Turns(self.store, JOB_READERS)
+        # Looks at results of matches, each of which reads tens of megabytes and fits a curve.
+        self.looks = Turns(self.store, THREADS)
 
     @property
     def shared(self) -> bool:

@@ -22,6 +22,7 @@ router = APIRouter(prefix="/matches", tags=["matches"])
 log = logging.getLogger(__name__)
 
 MOST = 10_000  # queries and entries of a check together; on two cores they take about half a minute
+AT_ONCE = 256  # texts that wait for the encoder together, so that other requests come between
 POINTS = 50  # thresholds in the answer
 WIDTH = 0.01  # width of the interval of the wrong hits for which the answer says how many queries it needs
 
@@ -93,8 +94,11 @@ async def check(body: CheckRequest, service: ServiceDep, trace: TraceDep) -> Che
         if one.match is not None and one.match >= len(body.gallery):
             raise fault(InvalidInput, f"queries.{number}.match", f": the gallery has no entry {one.match}")
     request = await ScoringRequest.begin(service, trace, body.domain)
-    await request.embed([*(one.text for one in body.queries), *body.gallery], scored=False)
-    unit = await request.vectors()
+    texts, parts = [*(one.text for one in body.queries), *body.gallery], []
+    for start in range(0, len(texts), AT_ONCE):
+        await request.embed(texts[start : start + AT_ONCE], scored=False)
+        parts.append(await request.vectors())
+    unit = np.concatenate(parts)
     truth = np.array([NONE if one.match is None else one.match for one in body.queries], np.intp)
     count = len(body.queries)
     return await service.scoring(lambda: checked(body, request.calibration, answer(unit[:count], unit[count:], truth)))

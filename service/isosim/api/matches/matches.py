@@ -365,15 +365,15 @@ def view_of(service: Service, result: Result, wanted: dict[str, Any]) -> View:
     return View(result, Ask(Target(**wanted), confidence=confidence))
 
 
-async def read(service: Service, job: Job, look: Callable[[Result], T], *, vectors: bool = False) -> T:
-    """Opens a result in a thread, and returns what `look` sees there."""
+async def read(service: Service, job: Job, look: Callable[[Result], T]) -> T:
+    """Opens a result in a thread, and returns what `look` sees there. Few at a time; the others wait for their turn."""
     check_ended(job)
 
     def looked() -> T:
-        with service.results.opened(job, vectors=vectors) as result:
+        with service.results.opened(job) as result:
             return look(result)
 
-    return await service.store.within(LONG, looked)
+    return await service.looks(looked)
 
 
 def state(
@@ -456,13 +456,15 @@ async def match_result(
     async with AsyncExitStack() as stack:
         out = await stack.enter_async_context(temporary(service, trace.grant))
 
-        def write(result: Result) -> None:
-            for piece in written(file_type, *view_of(service, result, wanted).table(form, at_most)):
-                out.write(piece)
+        def write() -> None:
+            with service.results.opened(job, vectors=form == "clusters") as result:
+                for piece in written(file_type, *view_of(service, result, wanted).table(form, at_most)):
+                    out.write(piece)
             out.flush()
 
+        check_ended(job)
         with one_of_few(service, trace.grant):
-            await read(service, job, write, vectors=form == "clusters")
+            await service.store.within(LONG, write)
         name = {"content-disposition": f'attachment; filename="{form}.{file_type}"', "cache-control": "no-store"}
         return StreamingResponse(sent(stack.pop_all(), out), media_type=MEDIA[file_type], headers=name)
 
