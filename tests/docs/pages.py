@@ -3,7 +3,7 @@
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,16 +65,11 @@ def run(
     folder: Path,
     settings: dict[str, str],
     places: dict[str, str],
-    by_hand: Callable[[Path], object] = lambda folder: None,
     marked: str = "",
 ) -> None:
-    """A page's blocks in order (`marked`: those below that line), with the test's own `places` instead of the page's.
-
-    `by_hand` does before each block what the page asks its reader to do in the folder.
-    """
+    """A page's blocks in order (`marked`: those below that line), with the test's `places` instead of the page's."""
     python_path = os.pathsep.join(filter(None, [str(LOCAL_ONLY), settings.get("PYTHONPATH")]))
     for kind, code, fails in blocks(page, marked):
-        by_hand(folder)
         local = code.replace(".venv/bin/", "")
         for named, ours in places.items():
             local = local.replace(named, ours)
