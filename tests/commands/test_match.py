@@ -29,10 +29,9 @@ def test_the_duplicates_of_a_file_with_labels_and_again(run: Run, texts: Path, t
     assert done.returncode == 0, done.stderr
     rows = [*csv.DictReader(out.open(encoding="utf-8-sig"))]
     assert {(int(row["row_a"]), int(row["row_b"])) for row in rows} == {(n + 1, n + 261) for n in range(PLANTED)}
-    *_, compared, worth, kept, notice = done.stderr.splitlines()
-    assert compared.startswith("280 different texts; 39,060 pairs compared")
+    *_, compared, worth, kept = done.stderr.splitlines()
+    assert compared.startswith("different texts: 280; pairs compared: 39,060")
     assert worth.startswith("20 pairs of at least 0.9999; not judged")
-    assert "not judged" in notice
     match = kept.rpartition(" ")[2]
     again = run("match", "--match", match, "--labels", labels, "--precision", "0.9", "--json")
     state = json.loads(again.stdout)
@@ -40,7 +39,7 @@ def test_the_duplicates_of_a_file_with_labels_and_again(run: Run, texts: Path, t
     assert state["answer"]["precision"] >= 0.9
     assert state["answer"]["judged"] >= PLANTED
     judged = run("match", "--match", match, "--judge", "2", "--similarity", "0.9", stdin="y\nq\n")
-    assert judged.returncode == 0, judged.stderr
+    assert (judged.returncode, "pairs are judged" in judged.stderr) == (0, True), judged.stderr
     assert judged.stdout.splitlines()[0].split("\t")[:4] == ["row_a", "row_b", "text_a", "text_b"]
 
 

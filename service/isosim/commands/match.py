@@ -41,6 +41,9 @@ def match(
         float | None, typer.Option(help="share of matches among the pairs that pass; needs --labels or --judge")
     ] = None,
     similarity: Annotated[float | None, typer.Option(help="lowest similarity of the pairs that pass")] = None,
+    false_hit_rate: Annotated[
+        float | None, typer.Option(help="share of the texts of A whose best wrong match passes")
+    ] = None,
     threshold: Annotated[str | None, typer.Option(help="name of a threshold that is saved in the domain")] = None,
     confidence: Annotated[
         float | None, typer.Option(help="0.95: the bound of the interval reaches the target, instead of its middle")
@@ -84,7 +87,8 @@ def match(
     if output is not None and output.suffix.lower() not in FORMATS:
         raise typer.BadParameter(f"its ending must be one of {', '.join(FORMATS)}", param_hint="--output")
     target: dict[str, Any] = {
-        "fmr": fmr, "precision": precision, "similarity": similarity, "threshold": threshold, "confidence": confidence,
+        "fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "similarity": similarity,
+        "threshold": threshold, "confidence": confidence,
     }  # fmt: skip
     judgements = [] if labels is None else labelled_pairs(labels, LABEL_KINDS[0])
     reading: dict[str, Any] = {"charset": charset, "sheet": sheet, "header": header, "force": force}
@@ -140,13 +144,16 @@ def finished(client: Client, started: Match) -> Match:
 
 def ask(client: Client, found: Match, count: int, precision: float | None) -> None:
     """Asks for judgements on pairs; each one is sent at once."""
+    judged = None
     for place, pair in enumerate(client.pairs_to_judge(found, count, precision=precision).pairs, 1):
         remark(f"\n{place} of {count}\n  {pair.a}\n  {pair.b}\nthe same? y, n, s to skip, q to stop")
         said = (sys.stdin.readline() or "q").strip().lower()[:1]
         if said == "q":
-            return
+            break
         if said in ANSWERS:
-            client.judge(found, [(pair.pair, ANSWERS[said])])
+            judged = client.judge(found, [(pair.pair, ANSWERS[said])])
+    if judged is not None:
+        remark(f"{judged.judged:,} pairs are judged, {judged.matches:,} of them are matches")
 
 
 def print_rows(client: Client, found: Match, view: Mapping[str, Any]) -> None:
@@ -168,13 +175,16 @@ def summarize(state: Match, output: Path | None) -> None:
     assert answer is not None  # noqa: S101 - the match has succeeded
     copies = sum(state.copies or ())
     texts = " and ".join(f"{count:,}" for count in state.distinct or ())
-    repeated = f", {copies:,} rows repeat a text" if copies else ""
-    remark(f"{texts} different texts{repeated}; {state.pairs:,} pairs compared, {state.candidates:,} kept")
-    remark(worth(answer))
+    remark(f"different texts: {texts}; pairs compared: {state.pairs:,}, kept: {state.candidates:,}")
+    repeated = f"; before them, {copies:,} rows that repeat a text" if copies and len(state.rows) == 1 else ""
+    remark(worth(answer) + repeated)
     written = f"written to {output}; " if output is not None else ""
     remark(f"{written}match {state.id} is kept until {state.until}: isosim match --match {state.id}")
+    if answer.more_labels:
+        remark(f"isosim: judge about {answer.more_labels:,} more pairs to know the precision to ± 0.1")
     for notice in answer.notices:
-        remark(f"isosim: {notice}")
+        if answer.precision is not None or "not judged" not in notice:  # `worth` has said it
+            remark(f"isosim: {notice}")
 
 
 def worth(answer: MatchAnswer) -> str:
