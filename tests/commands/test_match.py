@@ -43,6 +43,21 @@ def test_the_duplicates_of_a_file_with_labels_and_again(run: Run, texts: Path, t
     assert judged.stdout.splitlines()[0].split("\t")[:4] == ["row_a", "row_b", "text_a", "text_b"]
 
 
+def test_searches_with_known_answers(run: Run, texts: Path, tmp_path: Path) -> None:
+    check = tmp_path / "check.tsv"
+    known = [*((text.upper(), text) for text in TEXTS[:40]), *((f"{text} {text}", "") for text in TEXTS[200:240])]
+    check.write_text("\n".join("\t".join(row) for row in [("query", "match"), *known]))
+    gallery = tmp_path / "gallery.txt"
+    gallery.write_text("\n".join(TEXTS[:100]))
+    done = run("match", gallery, "--check", check, "--false-hit-rate", "0.05")
+    assert done.returncode == 0, done.stderr
+    name, _, wrong, _, found, _ = done.stdout.splitlines()[1].split("\t")
+    assert (name, float(wrong) <= 0.05, float(found)) == ("at most 0.05 wrong", True, 1.0)
+    assert "80 queries, 40 with a match" in done.stderr
+    gallery.write_text("\n".join(TEXTS[1:100]))
+    assert "is not a text of" in run("match", gallery, "--check", check).stderr
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

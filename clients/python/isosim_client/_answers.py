@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
+    "Checked",
     "Detail",
     "Domain",
     "Drift",
@@ -22,6 +23,7 @@ __all__ = [
     "Ranked",
     "SavedTarget",
     "SavedThreshold",
+    "SearchOutcome",
     "Similarity",
     "Threshold",
     "Thresholds",
@@ -236,6 +238,32 @@ class Judged:
     matches: int  # how many of them are matches
     unknown: int = 0  # labels whose texts are no candidates, and were left out
     until: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOutcome:
+    """What searches with known answers give at a threshold. Intervals: 95 %."""
+
+    similarity: float  # the threshold
+    wrong: float  # share of the queries whose hit is wrong
+    wrong_interval: tuple[float, float]
+    found: float | None = None  # share of the queries with a match that find it; None if none has one
+    found_interval: tuple[float, float] = (0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """Searches with known answers, at each threshold."""
+
+    domain: str
+    version: int
+    queries: int
+    with_match: int
+    gallery: int
+    threshold: SearchOutcome | None = None  # the lowest with the false hit rate; None if there is none
+    promised: SearchOutcome | None = None  # at the threshold that the domain gives for this rate and gallery
+    queries_needed: int = 0  # with which the interval of `wrong` would be 0.01 wide
+    table: tuple[SearchOutcome, ...] = ()  # from the strictest threshold to the loosest
 
 
 @dataclass(frozen=True, kw_only=True)

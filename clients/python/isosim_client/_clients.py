@@ -212,6 +212,7 @@ class Client:
     pairs_to_judge = method(_matching.pairs_to_judge, _send)
     judge = method(_matching.judge, _send)
     delete_match = method(_matching.delete_match, _send)
+    check_searches = method(_matching.check_searches, _send)
 
     domains = method(_domains.domains, _send)
     domain = method(_domains.domain, _send)
@@ -377,6 +378,7 @@ class AsyncClient:
     pairs_to_judge = coroutine_method(_matching.pairs_to_judge, _send)
     judge = coroutine_method(_matching.judge, _send)
     delete_match = coroutine_method(_matching.delete_match, _send)
+    check_searches = coroutine_method(_matching.check_searches, _send)
 
     domains = coroutine_method(_domains.domains, _send)
     domain = coroutine_method(_domains.domain, _send)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ._answers import Judged, Match, Matches, PairsToJudge
+from ._answers import Checked, Judged, Match, Matches, PairsToJudge
 from ._call import Call, IdempotencyKey, answer, given, keyed, many, nothing, segment
 from ._retries import Repeat
 from ._upload import ANY_FILE, Source, Upload
@@ -182,6 +182,40 @@ def judge(match: Match | str, labels: Iterable[tuple[int, int | None] | tuple[st
     body = [dict(zip(("pair", "label") if len(one) == 2 else ("a", "b", "label"), one, strict=True))
             for one in many(labels, "labels", "(pair, label)")]  # fmt: skip
     return Call(method="POST", path=f"{path_of(match)}/labels", body={"labels": body}, parse=answer(Judged))
+
+
+def check_searches(
+    queries: Iterable[tuple[str, int | None]],
+    gallery: Iterable[str],
+    *,
+    domain: str = "default",
+    false_hit_rate: float = 0.01,
+    confidence: float | None = None,
+) -> Call[Checked]:
+    """Searches queries whose answers are known, and says how many hits are wrong and how many matches are found.
+
+    Args:
+        queries: (text, place of its match in `gallery` from 0, or None if it has none).
+        gallery: the texts that are searched; at most 10,000 together with the queries.
+        domain: whose scale the similarities have.
+        false_hit_rate: share of the queries that may hit wrongly.
+        confidence: 0.95: the upper bound of that share stays below the rate.
+
+    Raises:
+        EmptyInput, InvalidInput: there are no queries or entries, or too many, or a match is not in the gallery.
+        NotFound: no such domain.
+
+    Example:
+        >>> gallery = ["How do I reset my password?", "Where is my invoice?"]
+        >>> checked = client.check_searches([("I lost my password", 0), ("Do you sell shoes?", None)], gallery)
+        >>> checked.queries, checked.with_match
+        (2, 1)
+    """
+    body = given(
+        queries=[{"text": text, "match": match} for text, match in queries], gallery=many(gallery, "gallery"),
+        domain=domain, false_hit_rate=false_hit_rate, confidence=confidence,
+    )  # fmt: skip
+    return Call(method="POST", path="matches/check", body=body, parse=answer(Checked))
 
 
 @dataclass(frozen=True)

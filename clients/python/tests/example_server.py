@@ -70,6 +70,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("GET", "/matches/8d1b6c02f4e9/result"): FOUND,
     ("POST", "/matches/8d1b6c02f4e9/labels"): {"judged": 2, "matches": 1, "unknown": 0, "until": ""},
     ("DELETE", "/matches/8d1b6c02f4e9"): None,
+    ("POST", "/matches/check"): {"domain": "default", "version": 1, "queries": 2, "with_match": 1, "gallery": 2},
 }  # fmt: skip
 EVENTS = {
     "/calibrate/4c1f0a6de2b8/events": [RUNNING, SUCCEEDED],

@@ -74,6 +74,7 @@ def test_help_and_inspect_show_a_method_as_if_it_was_written_out(name: str) -> N
 NEEDED: dict[str, Any] = {
     "pairs": PAIRS, "texts": ["a"], "query": "q", "source": ["a"], "domain": "d", "name": "d", "version": 1,
     "labels": [("a", "b", 1)], "job": "j", "a": ["a"], "match": "m",
+    "queries": [("q", None)], "gallery": ["a"],
 }  # fmt: skip
 OTHER: dict[str, Any] = {
     "domain": "other", "detail": True, "space": "raw", "normalize": False, "dimensions": 4, "truncate": False,
@@ -81,7 +82,7 @@ OTHER: dict[str, Any] = {
     "seed": 1, "labels": [("a", "b", 0.0)], "force": True, "kind": "grades",
     "without": ["sure"], "idempotency_key": "mine",
     "version": 2, "seen": Domain(domain="d", champion=8, revision=9), "after": "d", "contains": "d", "fmr": 0.1,
-    "precision": 0.9, "false_hit_rate": 0.01, "gallery": 100, "threshold": "duplicates", "column": 2,
+    "precision": 0.9, "false_hit_rate": 0.02, "gallery": 100, "threshold": "duplicates", "column": 2,
     "charset": "windows-1252", "sheet": "Tickets", "header": False, "unit": "l2", "timeout": 9.0, "progress": False,
     "b": ["b"],
     "column_b": 3, "form": "best", "format": "csv", "at_most": 7, "similarity": 0.8, "confidence": 0.95, "count": 9,

@@ -31,7 +31,8 @@ SCHEMAS = {
     "Similarity": "SimilarityResponse", "Detail": "SimilarityDetail", "Job": "JobState", "Domain": "DomainState",
     "Drift": "DriftState", "Version": "VersionState", "VersionSummary": "VersionSummary", "Threshold": "Threshold",
     "NamedThreshold": "NamedThreshold", "SavedThreshold": "SavedThreshold", "Thresholds": "Thresholds",
-    "Match": "MatchState", "MatchAnswer": "Answer", "Judged": "Judged",
+    "Checked": "Checked", "SearchOutcome": "SearchOutcome", "Match": "MatchState", "MatchAnswer": "Answer",
+    "Judged": "Judged",
     "PairToJudge": "PairToJudge", "PairsToJudge": "PairsToJudge", "SavedTarget": "SavedTarget",
     "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
 }  # fmt: skip
@@ -48,6 +49,7 @@ READS: list[Callable[[Any], Any]] = [
     lambda client: client.threshold("letters@1", precision=0.6),
     lambda client: client.threshold("letters", fmr=0.1, space="raw", unit="l2"),
     lambda client: client.threshold("letters", false_hit_rate=0.1, gallery=100),
+    lambda client: client.check_searches([(text.upper(), 0) for text in sentences(1)], sentences(9), domain="letters"),
     lambda client: client.ready(),
 ]
 

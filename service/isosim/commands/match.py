@@ -12,13 +12,16 @@ import typer
 
 from isosim.commands.calibration import Labels
 from isosim.commands.client import Server, connected
-from isosim.commands.files import Charset, Column, Header, Sheet
+from isosim.commands.files import Charset, Column, Header, Sheet, limits
 from isosim.commands.shared import AsJson, EncoderId, Store, domain_names
 from isosim.commands.terminal import bar, print_json, remark, show, tabbed
+from isosim.errors import InvalidInput
 from isosim.jobs.job import LABEL_KINDS
 from isosim.jobs.labelled_pairs import labelled_pairs
+from isosim.jobs.sandbox import Reading, read_path
 from isosim.jobs.text_lines import STDIN, read_lines
-from isosim_client import Client, IsosimError, Match, MatchAnswer
+from isosim.scoring.calibration import DEFAULT
+from isosim_client import Client, IsosimError, Match, MatchAnswer, SearchOutcome
 
 FORMATS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".xlsx": "xlsx"}
 FORMS = ("pairs", "best", "clusters")
@@ -59,6 +62,10 @@ def match(
         str | None,
         typer.Option("--match", help="the id of an earlier match, instead of files: nothing is embedded again"),
     ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(help="searches with known answers: a table of query and match, a text of A or nothing"),
+    ] = None,
     domain: Annotated[
         str | None,
         typer.Option(help="whose scale to use; default: one fitted to the texts", autocompletion=domain_names),
@@ -80,18 +87,20 @@ def match(
 
     Without a target, as many pairs as there are texts are given, the most similar first.
     """
-    if (a is None) == (again is None) or (b is not None and again is not None):
-        raise typer.BadParameter("give one file or two, or the id of an earlier match", param_hint="A or --match")
-    if form not in FORMS:
-        raise typer.BadParameter(f"give one of {', '.join(FORMS)}", param_hint="--form")
-    if output is not None and output.suffix.lower() not in FORMATS:
-        raise typer.BadParameter(f"its ending must be one of {', '.join(FORMATS)}", param_hint="--output")
+    check_options(a, b, again, form, output)
     target: dict[str, Any] = {
         "fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "similarity": similarity,
         "threshold": threshold, "confidence": confidence,
     }  # fmt: skip
     judgements = [] if labels is None else labelled_pairs(labels, LABEL_KINDS[0])
     reading: dict[str, Any] = {"charset": charset, "sheet": sheet, "header": header, "force": force}
+    if check is not None:
+        if a is None or b is not None:
+            raise typer.BadParameter("goes with one file, which is searched", param_hint="--check")
+        source = Reading("entries", column, None, charset, sheet, header, force)
+        with connected(server, model_store=model_store, encoder=encoder) as client:
+            searches(client, a, source, check, domain or DEFAULT, false_hit_rate or 0.01, confidence, as_json=as_json)
+        return
     with connected(server, model_store=model_store, encoder=encoder) as client:
         if a is None:
             found = client.match_state(str(again))
@@ -120,6 +129,55 @@ def match(
             print_rows(client, found, view)
         if not as_json:
             summarize(state, output)
+
+
+def check_options(a: Path | None, b: Path | None, again: str | None, form: str, output: Path | None) -> None:
+    """Raises typer.BadParameter."""
+    if (a is None) == (again is None) or (b is not None and again is not None):
+        raise typer.BadParameter("give one file or two, or the id of an earlier match", param_hint="A or --match")
+    if form not in FORMS:
+        raise typer.BadParameter(f"give one of {', '.join(FORMS)}", param_hint="--form")
+    if output is not None and output.suffix.lower() not in FORMATS:
+        raise typer.BadParameter(f"its ending must be one of {', '.join(FORMATS)}", param_hint="--output")
+
+
+def searches(
+    client: Client,
+    gallery: Path,
+    reading: Reading,
+    check: Path,
+    domain: str,
+    rate: float,
+    confidence: float | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Prints what searches with known answers give."""
+    with read_path(gallery, reading, limits()) as (_, entries):
+        texts = list(dict.fromkeys(map(str, entries)))
+    place = {text: number for number, text in enumerate(texts)}
+    with read_path(check, Reading("rows"), limits()) as (facts, rows):
+        known = [(row[0].strip(), row[1].strip() if len(row) > 1 else "") for row in rows][bool(facts["header"]) :]
+    for query, match in known:
+        if match and match not in place:
+            raise InvalidInput(f"{check}: {match[:80]!r}, the match of {query[:80]!r}, is not a text of {gallery}")
+    queries = [(query, place[match] if match else None) for query, match in known if query]
+    found = client.check_searches(queries, texts, domain=domain, false_hit_rate=rate, confidence=confidence)
+    if as_json:
+        print_json(found)
+        return
+    columns = ("", "similarity ≥", "wrong hits", "95 % interval", "matches found", "95 % interval")
+    outcomes = [(f"at most {rate:.3g} wrong", found.threshold), (f"what {domain} promises", found.promised)]
+    show(columns, [outcome_row(name, one) for name, one in outcomes if one is not None], head=True)
+    if found.threshold is None:
+        remark(f"isosim: no threshold has so few wrong hits; judge more queries ({found.queries_needed:,})")
+    remark(f"{found.queries:,} queries, {found.with_match:,} with a match; {found.queries_needed:,} tell it to ± 0.005")
+
+
+def outcome_row(name: str, one: SearchOutcome) -> tuple[str, ...]:
+    found = "" if one.found is None else f"{one.found:.3f}"
+    spans = [f"{low:.3f} to {high:.3f}" for low, high in (one.wrong_interval, one.found_interval)]
+    return name, f"{one.similarity:.4f}", f"{one.wrong:.4f}", spans[0], found, spans[1] if found else ""
 
 
 def finished(client: Client, started: Match) -> Match:
