@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from isosim.commands.client import connected, pinned
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
@@ -98,6 +97,8 @@ def bundle(
 ) -> None:
     """Write one ONNX file that contains the encoder and a domain's weights."""
     need_training()
+    from isosim.commands.client import connected, pinned  # noqa: PLC0415 - the client; images export without it
+
     with connected(None, model_store=model_store, encoder=encoder) as client:
         version = pinned(client, domain)
     settings = settings_with(model_store=model_store, encoder=encoder)
