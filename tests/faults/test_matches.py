@@ -22,7 +22,7 @@ def test_a_killed_process_of_a_match_is_followed_by_another(serve: Serve, store:
     found = wait_until(lambda: (state := server.client.get(place).json())["status"] in ENDED and state, 300)
     assert found["status"] == "succeeded", found
     assert "attempt 1: the job's process was killed" in found["notices"][0]
-    assert len(server.client.get(f"{place}/result").content.splitlines()) == len(LONG)
+    assert len(server.client.get(f"{place}/result").content.splitlines()) >= len(LONG)  # more where pairs are equal
     assert not [*store.glob("input/*"), *store.glob("open/*/*")]
 
 

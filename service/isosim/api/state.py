@@ -155,7 +155,7 @@ class Service:
         # Reads of jobs' records: event streams read theirs several times a second, and must not take all calls.
         self.job_reads = Turns(self.store, JOB_READERS)
         # Looks at results of matches, each of which reads tens of megabytes and fits a curve.
-        self.looks = Turns(self.store, THREADS)
+        self.looks = Listings(self.store)
 
     @property
     def shared(self) -> bool:

@@ -235,20 +235,18 @@ class EncoderStore:
 
     def _publish(self, prefix: str, folder: Path, files: Mapping[str, str], manifest: bytes) -> None:
         """Uploads files, then the manifest. If another process has published other files for the same encoder
-        meanwhile, the two may be mixed: uploads again and replaces its manifest."""
-        tag = None
+        meanwhile, the two may be mixed: uploads again and replaces its manifest. What is published already is not
+        uploaded: it could come between the files and the manifest of another process."""
         while True:
+            tag = None
+            with contextlib.suppress(FileNotFoundError):
+                stored, tag = self.blobs.read(prefix + MANIFEST)
+                if parsed_manifest(stored, prefix + MANIFEST)["files"] == files:
+                    return
             for name in files:
                 self.blobs.upload(prefix + name, folder / name)
-            try:
+            with contextlib.suppress(Changed):
                 self.blobs.write(prefix + MANIFEST, manifest, new=tag is None, over=tag)
-            except Changed:
-                tag = None
-                with contextlib.suppress(FileNotFoundError):
-                    stored, tag = self.blobs.read(prefix + MANIFEST)
-                    if parsed_manifest(stored, prefix + MANIFEST)["files"] == files:
-                        return
-            else:
                 return
 
     def registration(self, artifact_id: str) -> str:

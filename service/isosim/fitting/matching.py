@@ -24,6 +24,7 @@ from isosim.scoring.calibration import DEFAULT, DomainModel
 from isosim.scoring.method import Method
 from isosim.scoring.similarity import normalized
 
+MOST = 5_000_000  # candidates; 60 MB
 BLOCK = 4096  # vectors that are calibrated at once, to save memory
 # Stages of a match that calibrates to the posted text, with its progress, 0–1, at the beginning and at the end of each.
 SHARES = {"embedding": (0.0, 0.7), "calibrating": (0.7, 0.9), "matching": (0.9, 0.99)}
@@ -97,7 +98,11 @@ def match_job(
     scale = scale or stored_scale(request, given, encoder, domains)
     unit = scaled(scale.fitted, encodings.vectors)
     own = [unit[numbers[side.first]] for numbers, side in zip(rows, sides, strict=True)]
-    found = candidates.find(*own, report=within(report, "matching"))
+    found = candidates.find(*own, most=MOST, report=within(report, "matching"))
+    if found.pairs and not len(found.left):
+        raise InvalidInput(
+            f"more than {MOST:,} pairs are of texts that the encoder cannot tell apart; remove repetitions"
+        )
     facts = {
         "scale": scale.facts,
         "distinct": [len(side.first) for side in sides],
@@ -160,9 +165,10 @@ def fitted_scale(
 def stored_scale(request: JobRequest, given: MatchInput, encoder: EncoderArtifact, domains: DomainStore) -> Scale:
     """The scale of the version that the request names, or of the champion."""
     name = request.domain if given.scale == "domain" else DEFAULT
-    version = request.base or request.champion if given.scale == "domain" else None
-    version = version or domains.read(name).served(encoder.digest).champion
+    version = (request.champion if request.base is None else request.base) if given.scale == "domain" else None
     if version is None:
+        version = domains.read(name).served(encoder.digest).champion
+    if not version:
         return Scale(UNCHANGED, DomainModel(), {"domain": name, "version": 0, "method": "identity"})
     stored = domains.load(name, version)
     fitted = FittedMap(Method.parse(stored.version.method), stored.weights)

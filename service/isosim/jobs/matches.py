@@ -27,7 +27,7 @@ from isosim.arrays import Rows, Vectors
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput, IsosimError, NotFound
 from isosim.jobs.job import Job
 from isosim.jobs.posted import LINES, SECOND
-from isosim.jobs.store import owner_name
+from isosim.jobs.store import ABANDONED, owner_name
 from isosim.matching.candidates import Candidates
 from isosim.scoring.calibration import DomainModel
 from isosim.store.blobs import Blobs
@@ -202,7 +202,7 @@ class MatchStore:
             raise InvalidInput(f"labels: there is no pair {outside[0]}; the pairs are 0 to {count - 1}")
 
         def step(there: Judgements | None) -> Judgements:
-            if there is None:
+            if there is None or self._unused(there.used) > self.keep:
                 raise gone(job)
             every = {pair: label for pair, label in {**there.labels, **labels}.items() if label is not None}
             if len(every) > MOST_LABELS:
@@ -264,12 +264,17 @@ class MatchStore:
     def sweep(self) -> None:
         """Removes results that were not used for too long, and what killed processes have left."""
         places: dict[str, float] = {}
+        whole = set()
         for entry in self.blobs.list(PREFIX):
-            place = entry.key.rpartition("/")[0] + "/"
-            places[place] = max(places.get(place, 0.0), entry.modified)
+            folder, _, name = entry.key.rpartition("/")
+            places[f"{folder}/"] = max(places.get(f"{folder}/", 0.0), entry.modified)
+            whole |= {f"{folder}/"} if name == f"{STATE}.json" else set()
         for place, modified in places.items():
             # The record changes at each recorded use, so that `modified` is the last of them.
-            if datetime.now(UTC).timestamp() - modified > self.keep.total_seconds() + TOUCH:
+            patience = (
+                self.keep.total_seconds() + TOUCH if place in whole else min(ABANDONED, self.keep.total_seconds())
+            )
+            if datetime.now(UTC).timestamp() - modified > patience:
                 with suppress(IsosimError, OSError):
                     self._remove(place)
                     log.info("a result of a match was removed, because it was not used for %s", self.keep)

@@ -24,6 +24,9 @@ STRIPE = 8  # rows of a block that are counted and compared at once, so that the
 SPARE = 1_000_000  # pairs that may be gathered beyond twice the wanted number, before the lowest are dropped
 RESCORED = 16_384  # pairs whose vectors are gathered at once
 BINS = 2048  # of the histogram of scores over −1 … 1; a power of two, see `counted`
+ALIKE = np.float32(
+    1 - 1e-6
+)  # pairs from here on, of texts that the encoder cannot tell apart, are kept beside the others
 EXCLUDED = np.float32(-2)  # stands in blocks for the pairs of one side that are counted elsewhere
 
 
@@ -64,7 +67,7 @@ def find(
     """The pairs with the highest similarities: `per_text` for each row of `a`, `most` at most.
 
     Without `b`, the pairs within `a`, where each pair counts for both of its texts. The number is that of all texts
-    together: a text may have many pairs or none.
+    together: a text may have many pairs or none. Pairs of texts that the encoder cannot tell apart come on top.
 
     Args:
         a, b: vectors of unit length, (N, D) and (M, D); they may be memory-mapped.
@@ -73,7 +76,7 @@ def find(
     rows, columns = len(a), len(a if b is None else b)
     pairs = rows * (rows - 1) // 2 if b is None else rows * columns
     wanted = min(most, -(-per_text * rows // 2) if b is None else per_text * rows)
-    best, histogram, compared = Best(wanted), np.zeros(BINS, np.int64), 0
+    best, histogram, compared = Best(wanted, most), np.zeros(BINS, np.int64), 0
     for row, column, block in blocks(a, b, 0, rows):
         for start in range(0, len(block), STRIPE):
             stripe = block[start : start + STRIPE]
@@ -89,7 +92,7 @@ def find(
     similarity = similarity[order]
     complete = best.limit + MARGIN / 2
     kept = int((similarity >= complete).sum())
-    floor = -1.0
+    floor, wanted = -1.0, best.budget
     if pairs > wanted:
         # Of equal similarities either all pairs are kept or none.
         if kept > wanted:
@@ -148,17 +151,23 @@ def counted(stripe: Scores) -> npt.NDArray[np.int64]:
 class Best:
     """Gathers the pairs with the highest scores; the limit that a score must exceed rises while they come in."""
 
-    def __init__(self, wanted: int) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: int, most: int) -> None:
+        self.wanted, self.most, self.alike = wanted, most, 0  # number of pairs from ALIKE on
         self.limit = -1.5  # all scores are higher, except EXCLUDED
         self._parts: list[Part] = [(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))]
         self._count = 0
+
+    @property
+    def budget(self) -> int:
+        return min(self.most, self.wanted + self.alike)
 
     def add(self, row: int, column: int, stripe: Scores) -> None:
         at = np.flatnonzero(stripe > np.float32(self.limit))
         if len(at):
             rows, columns = np.divmod(at, stripe.shape[1])
-            self._parts.append(((rows + row).astype(np.int32), (columns + column).astype(np.int32), stripe.ravel()[at]))
+            scores = stripe.ravel()[at]
+            self._parts.append(((rows + row).astype(np.int32), (columns + column).astype(np.int32), scores))
+            self.alike += int((scores >= ALIKE).sum())
             self._count += len(at)
 
     def joined(self) -> Part:
@@ -169,16 +178,16 @@ class Best:
 
     def shrink(self) -> None:
         """Drops pairs that are certainly not among the wanted, if there are too many."""
-        if self._count <= 2 * self.wanted + SPARE:
+        if self._count <= 2 * self.budget + SPARE:
             return
         rows, columns, scores = self.joined()
-        place = max(len(scores) - self.wanted, 0)
-        lowest = float(np.partition(scores, place)[place]) if self.wanted else 1.0
+        place = max(len(scores) - self.budget, 0)
+        lowest = float(np.partition(scores, place)[place]) if self.budget else 1.0
         # If more pairs than that are equal, none of them is kept: `find` promises all pairs above its floor.
         for limit in (lowest - MARGIN, lowest + MARGIN):
             self.limit = max(self.limit, limit)
             kept = scores > np.float32(self.limit)
-            if kept.sum() <= 2 * self.wanted:
+            if kept.sum() <= 2 * self.budget:
                 break
         self._parts = [(rows[kept], columns[kept], scores[kept])]
         self._count = int(kept.sum())

@@ -151,6 +151,7 @@ class Worker:
 
     def _serve(self, only: str | None, *, burst: bool) -> None:
         while not self.stopping:
+            self._sweep_results()
             attempt = self._claim(only)
             if attempt is not None:
                 about.set({"job": attempt.job.id})
@@ -163,7 +164,6 @@ class Worker:
             elif burst:
                 return
             else:
-                self._sweep_results()
                 self._rest(self._until_next_look())
 
     def _claim(self, only: str | None = None) -> Attempt | None:
@@ -335,6 +335,7 @@ class Worker:
             self._rest(STORAGE_REST * job.attempt, hints=False)  # it may recover
         elif error is not None:
             self._settle(partial(attempt.end, Status.FAILED, error=error))
+            self._forget(job)
         else:
             facts = outcome(job, version, report, promoted=promoted)
             if self._settle(partial(attempt.end, Status.SUCCEEDED, **facts)) and version is not None:
@@ -364,6 +365,12 @@ class Worker:
             self.jobs.sweep()
         except (IsosimError, OSError):
             log.exception("old versions of domain %s or old job records could not be deleted", domain)
+
+    def _forget(self, job: Job) -> None:
+        """Removes what a failed match has written. A later sweep does it if this fails."""
+        if job.request.match is not None:
+            with contextlib.suppress(IsosimError, OSError):
+                self.results.remove(job)
 
     def _sweep_results(self) -> None:
         """Removes results of matches that were not used for too long, once in RESULTS_SWEPT at most."""

@@ -161,13 +161,13 @@ def test_a_damaged_manifest_is_corrupt(encoders: EncoderStore, damage: str) -> N
 
 @pytest.mark.parametrize("after", [False, True])
 def test_an_export_that_is_killed_at_any_step_is_whole_or_not_there(place: Open, after: bool) -> None:  # noqa: F811
-    for step in range(1, len(FILES) + 2):
+    for step in range(1, len(FILES) + 3):
         crashing = Crashing(place())
         crashing.left, crashing.after = step, after
         encoders = EncoderStore(place())
         with pytest.raises(Killed):
             add(EncoderStore(crashing))
-        whole = after and step == len(FILES) + 1
+        whole = after and step == len(FILES) + 2
         assert encoders.has("bert", SPEC.digest) is whole
         assert encoders.ids() == ["bert"] * whole
         (left,) = encoders.garbage(-1, set()) if keys(encoders) else [None]

@@ -85,6 +85,7 @@ def test_duplicates_come_first_with_their_rows_and_columns(server: Server, match
     scores = [row["similarity"] for row in rows_of(server, matched["job"])]
     assert scores == sorted(scores, reverse=True)
     assert all(0.9 < row["percentile"] <= 1 and row["probability"] is None for row in pairs)
+    assert (copy["percentile"], copy["probability"]) == (None, None)
 
 
 def test_a_target_cuts_where_the_answer_says(server: Server, matched: dict[str, Any]) -> None:
@@ -113,6 +114,7 @@ def test_a_target_cuts_where_the_answer_says(server: Server, matched: dict[str, 
         ("fmr=0.01&confidence=0.8", 422, "only 0.95"),
         ("threshold=strict", 422, "scale of its own"),
         ("fmr=7", 422, "less than 1"),
+        ("fmr=1e-7", 422, "or judge pairs, and ask for a precision"),
     ],
 )
 def test_targets_that_cannot_be_used(
@@ -283,11 +285,44 @@ def test_two_equal_files_match_row_by_row(server: Server) -> None:
     assert [row["row_a"] for row in best] == [row["row_b"] for row in best]
 
 
+def test_columns_named_as_those_of_the_result_are_told_apart(server: Server) -> None:
+    named = FILE.replace(b"id,text,note", b"row,text,text_a", 1)
+    found = ended(server, post(server, a=named))
+    (row,) = rows_of(server, found["job"], "at_most=1")
+    assert (row["text_a"], row["row_a"], row["text_a_a"]) == (TEXTS[7], 9, "=1+1")
+    one = rows_of(server, found["job"], "form=clusters&at_most=1")[0]
+    assert (one["row"], one["row_2"], one["text"]) == (9, "7", TEXTS[7])
+    assert post(server, a=("text" + ",c" * 101 + "\na" + ",b" * 101).encode()).status_code == 422
+
+
+def test_an_admin_of_other_domains_sees_nothing(serve: Serve, store: Path) -> None:
+    keys = store.parent / "keys"
+    keys.write_text(key_line(ANNA, "read") + key_line(ADMIN, "read,admin domains=team-*"))
+    server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
+    job = post(server, a=FILE).json()["job"]
+    assert get(server, job, ADMIN).status_code == 404
+    assert server.client.get("/matches", headers=bearer(ADMIN)).json()["matches"] == []
+
+
+def test_files_of_a_form_lie_on_disk(server: Server) -> None:
+    before = server.resident_bytes()
+    big = b"text\n" + b"a line of thirty characters ..\n" * 3_000_000
+    response = post(server, a=big)
+    assert (response.status_code, "200,000" in response.json()["error"]) == (422, True), response.text
+    assert server.resident_bytes() - before < 60_000_000
+
+
 def test_a_deleted_match_leaves_nothing(server: Server, module_store: Path) -> None:
-    found = ended(server, post(server, a=FILE))
+    def again() -> httpx.Response:
+        header = {**bearer(ANNA), "idempotency-key": "mine"}
+        return server.client.post("/matches?column=text", files={"a": ("a.csv", FILE)}, headers=header)
+
+    found = ended(server, again())
+    assert again().json()["job"] == found["job"]
     folder = next(module_store.glob(f"{PREFIX}*/{found['job']}"))
     assert server.client.delete(f"/matches/{found['job']}", headers=bearer(ANNA)).status_code == 204
     assert not [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
     for path in ("", "/result", "/label"):
         response = get(server, found["job"] + path)
         assert (response.status_code, "removed" in response.json()["error"]) == (404, True)
+    assert again().json()["job"] != found["job"]

@@ -110,8 +110,9 @@ def test_what_nobody_uses_is_gone_and_what_is_used_stays(blobs: Blobs, rows: Pat
     kept.sweep()
     kept.judgements(JOB)
     time.sleep(1.1)  # times are of whole seconds
-    with pytest.raises(NotFound, match="not used for too long"):
-        brief.judgements(JOB)
+    for use in (brief.judgements, lambda job: brief.judge(job, {0: 1})):
+        with pytest.raises(NotFound, match="not used for too long"):
+            use(JOB)
     kept.remove(JOB)
     assert (kept.held("anna"), kept.published(other)) == (0, True)
     MatchStore(blobs, -1000).sweep()

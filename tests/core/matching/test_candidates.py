@@ -37,7 +37,8 @@ def test_candidates_are_the_best_of_all_pairs_down_to_the_floor(
     scores = cosine(a[i], (a if b is None else b)[j])
     order = np.lexsort((j, i, -scores))
     kept = len(found.similarity)
-    wanted = min(most, -(-per_text * rows // 2) if b is None else per_text * rows, len(scores))
+    alike = int((scores >= candidates.ALIKE).sum())
+    wanted = min(most, (-(-per_text * rows // 2) if b is None else per_text * rows) + alike, len(scores))
     np.testing.assert_array_equal(found.left, i[order][:kept])
     np.testing.assert_array_equal(found.right, j[order][:kept])
     np.testing.assert_array_equal(found.similarity, scores[order][:kept])
@@ -89,3 +90,15 @@ def test_pairs_above_a_radius_are_found_block_by_block(monkeypatch: pytest.Monke
         found = [pair for i, j in pairs_above(vectors, start, stop, 0.5) for pair in zip(i, j, strict=True)]
         assert set(found) == {(i, j) for j in range(start, stop) for i in np.flatnonzero(scores[j, :j] > 0.5)}
         assert len(found) == len(set(found)) > 1000
+
+
+def test_texts_that_the_encoder_cannot_tell_apart_leave_room_for_the_others() -> None:
+    rng = np.random.default_rng(3)
+    others = unit(rng, 200)
+    vectors = np.concatenate([np.repeat(unit(rng, 1), 80, 0), others])
+    found, alone = find(vectors), find(others)
+    assert int((found.similarity > 0.9999).sum()) == 80 * 79 // 2
+    assert len(found.left) >= 80 * 79 // 2 + len(alone.left)
+    pairs = {(left - 80, right - 80) for left, right in zip(found.left.tolist(), found.right.tolist(), strict=True)}
+    assert pairs >= {*zip(alone.left[:200].tolist(), alone.right[:200].tolist(), strict=True)}
+    assert len(find(vectors, most=100).left) == 0  # more of them than fit

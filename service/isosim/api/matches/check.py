@@ -1,6 +1,7 @@
 """Searches whose answers are known: which threshold a search or a semantic cache needs."""
 
 import logging
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -105,7 +106,8 @@ async def check(body: CheckRequest, service: ServiceDep, trace: TraceDep) -> Che
 
 
 def checked(body: CheckRequest, calibration: Calibration, searches: Searches) -> Checked:
-    found = searches.threshold_for(body.false_hit_rate, bound=body.confidence is not None)
+    sure = replace(searches, confidence=body.confidence or searches.confidence)
+    found = sure.threshold_for(body.false_hit_rate, bound=body.confidence is not None)
     promised = None
     try:
         target = Target(false_hit_rate=body.false_hit_rate, gallery=len(body.gallery))

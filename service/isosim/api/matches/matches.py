@@ -2,11 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Annotated, Any, BinaryIO, TypeVar
 
+import numpy as np
 import orjson
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
@@ -63,7 +65,7 @@ from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import EmptyInput, InvalidInput, NotFound, Overloaded, TooLarge
+from isosim.errors import CallerLeft, EmptyInput, InvalidInput, NotFound, Overloaded, TooLarge
 from isosim.jobs.job import Job, JobRequest, MatchInput
 from isosim.jobs.matches import Judgements, Result, check_ended
 from isosim.jobs.posted import Spool
@@ -86,6 +88,8 @@ TOKENS_A_SECOND = 6000.0  # that two cores of a CPU encode (loadtest/README.md)
 PAIRS_A_SECOND = 1e8  # that they compare
 FIT = 6.0  # s for a scale
 MOST_TO_JUDGE = 1000
+MOST_COLUMNS, LONGEST_NAME = 100, 100  # columns beside the text, and characters of their names
+RESULT_GROWTH = 10  # a result may have so many times the bytes of ISOSIM_MAX_CALIBRATION_BYTES
 
 BODY = body_of(
     MatchRequest,
@@ -142,7 +146,7 @@ async def match(
         if sum(rows) > MOST_ROWS:
             raise InvalidInput(f"the files have {sum(rows):,} rows with text; a match takes at most {MOST_ROWS:,}")
         estimate = seconds(spool, rows)
-        scale, wanted = await scale_of(service, trace, options)
+        scale, wanted, remote = await scale_of(service, trace, options)
         distinct = sum(one["distinct"] for one in facts)
         if scale == "new" and distinct < FEWEST_SENTENCES:
             raise InvalidInput(
@@ -157,6 +161,8 @@ async def match(
         )
         await service.store(check_results, service, trace)
         notices = [notice for one in facts for notice in one["notices"]]
+        if remote:
+            notices.append(f"up to {sum(rows):,} texts are sent to the server of encoder {wanted.encoder_id}")
         return await accept(service, trace, wanted, spool, notices, idempotency_key, "/matches", seconds=estimate)
 
 
@@ -205,6 +211,11 @@ async def read_one(
         raise TooLarge(f"the file is larger than {service.settings.max_calibration_bytes:,} bytes; {MATCH_LESS}")
     most = JSON_GROWTH * service.settings.max_calibration_bytes
     facts = await read_stored(service, trace, content, reading, most, out)
+    if len(facts["other_columns"]) > MOST_COLUMNS:
+        raise InvalidInput(
+            f"the file has more than {MOST_COLUMNS} columns beside the text; send those that the result needs"
+        )
+    facts["other_columns"] = [name[:LONGEST_NAME] for name in facts["other_columns"]]
     if not facts["sentences"]:
         raise EmptyInput(f"no row has a text in column {facts['column']!r}")
     return facts
@@ -222,7 +233,7 @@ async def posted_form(request: Request, service: Service, trace: Trace) -> Async
     places.check(trace.grant, service.share(places.most, 2), "files are arriving", "send them again later")
     with places.taken(trace.grant):
         parser = MultiPartParser(request.headers, request.stream(), max_files=2, max_fields=1)
-        parser.spool_max_size = 0  # so that each file has a descriptor, which the reader's process gets
+        parser.spool_max_size = 1  # on disk from the second byte on; 0 would keep them in memory
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError) as error:  # KeyError: the content type names no boundary
@@ -254,24 +265,27 @@ def seconds(spool: Spool, rows: list[int]) -> float:
     return round(tokens / TOKENS_A_SECOND + pairs / PAIRS_A_SECOND + FIT, 1)
 
 
-async def scale_of(service: Service, trace: Trace, options: MatchOptions) -> tuple[str, JobRequest]:
-    """Where the scale of a match comes from (`MatchInput.scale`), and a request that names domain and encoder.
+async def scale_of(service: Service, trace: Trace, options: MatchOptions) -> tuple[str, JobRequest, bool]:
+    """Where the scale of a match comes from (`MatchInput.scale`), a request that names domain and encoder, and whether
+    the encoder is remote.
 
     Raises:
         Forbidden: the key may not use the domain, or may not make a new one.
     """
     if options.domain is None:
         trace.grant.check_domain(DEFAULT)
-        return "posted", request_of(DEFAULT, (await target_encoder(service, DEFAULT, "answering")).artifact)
+        artifact = (await target_encoder(service, DEFAULT, "answering")).artifact
+        return "posted", request_of(DEFAULT, artifact), artifact.remote is not None
     ref = DomainRef.parse(options.domain)
     trace.grant.check_domain(ref.name)
     record = await service.store(service.domains.read, ref.name)
     if ref == DomainRef(ref.name) and ref.name != DEFAULT and not record.versions:
         trace.grant.check_scope("calibrate")
-        return "new", request_of(ref.name, (await target_encoder(service, ref.name, "answering")).artifact)
+        artifact = (await target_encoder(service, ref.name, "answering")).artifact
+        return "new", request_of(ref.name, artifact), artifact.remote is not None
     calibration, encoder = await resolve(service, trace, ref)
-    base = calibration.version or None
-    return "domain", replace(request_of(ref.name, encoder.artifact), base=base)
+    request = replace(request_of(ref.name, encoder.artifact), base=calibration.version)
+    return "domain", request, encoder.artifact.remote is not None
 
 
 def request_of(domain: str, encoder: EncoderArtifact) -> JobRequest:
@@ -308,7 +322,9 @@ MatchDep = Annotated[Job, Depends(own_match)]
 
 
 def may_read(trace: Trace, job: Job) -> bool:
-    return job.owner == trace.grant.id or "admin" in trace.grant.scopes
+    """Whether the caller has posted the match, or is an admin of the domain whose scale it has."""
+    admin = "admin" in trace.grant.scopes and trace.grant.may_use(job.request.domain)
+    return job.owner == trace.grant.id or admin
 
 
 async def ask_of(
@@ -342,14 +358,16 @@ async def ask_of(
 AskDep = Annotated[dict[str, Any], Depends(ask_of)]
 
 
-def view_of(service: Service, result: Result, wanted: dict[str, Any]) -> View:
-    """Raises InvalidInput or NotFound for a target that cannot be used, and as `View` does."""
+def view_of(service: Service, trace: Trace, result: Result, wanted: dict[str, Any]) -> View:
+    """Raises InvalidInput or NotFound for a target that cannot be used, Forbidden for a saved threshold of a domain
+    that the key may not use any more, and as `View` does."""
     report, wanted = result.job.report or {}, dict(wanted)
     confidence = wanted.pop("confidence")
     if "threshold" in wanted:
         domain = report["scale"]["domain"]
         if domain is None:
             raise InvalidInput("threshold: this match has a scale of its own, and no saved thresholds")
+        trace.grant.check_domain(domain)
         saved = service.domains.read(domain).targets
         if wanted["threshold"] not in saved:
             raise unknown_threshold(domain, wanted["threshold"], saved)
@@ -365,15 +383,15 @@ def view_of(service: Service, result: Result, wanted: dict[str, Any]) -> View:
     return View(result, Ask(Target(**wanted), confidence=confidence))
 
 
-async def read(service: Service, job: Job, look: Callable[[Result], T]) -> T:
-    """Opens a result in a thread, and returns what `look` sees there. Few at a time; the others wait for their turn."""
+async def read(service: Service, trace: Trace, job: Job, look: Callable[[Result], T]) -> T:
+    """Opens a result in a thread, and returns what `look` sees there. Few at a time, and one for each API key."""
     check_ended(job)
 
     def looked() -> T:
         with service.results.opened(job) as result:
             return look(result)
 
-    return await service.looks(looked)
+    return await service.looks.begin(trace.grant, looked)
 
 
 def state(
@@ -406,7 +424,7 @@ async def list_matches(
 
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404, 409, 422))
-async def get_match(job: MatchDep, service: ServiceDep, wanted: AskDep) -> MatchState:
+async def get_match(job: MatchDep, service: ServiceDep, trace: TraceDep, wanted: AskDep) -> MatchState:
     """A match's state. Once it has succeeded: how many pairs reach a target, and, with judged pairs, how many of them
     are expected to be false and what share of the matches they are. Without a target, as many pairs as there are texts.
     """
@@ -414,10 +432,10 @@ async def get_match(job: MatchDep, service: ServiceDep, wanted: AskDep) -> Match
         return state(job)
 
     def look(result: Result) -> MatchState:
-        answer = view_of(service, result, wanted).answer
+        answer = view_of(service, trace, result, wanted).answer
         return state(job, result.judgements, service.results.until(result.judgements), answer)
 
-    return await read(service, job, look)
+    return await read(service, trace, job, look)
 
 
 @router.get(
@@ -456,23 +474,42 @@ async def match_result(
     async with AsyncExitStack() as stack:
         out = await stack.enter_async_context(temporary(service, trace.grant))
 
+        left, most = threading.Event(), RESULT_GROWTH * service.settings.max_calibration_bytes
+
         def write() -> None:
             with service.results.opened(job, vectors=form == "clusters") as result:
-                for piece in written(file_type, *view_of(service, result, wanted).table(form, at_most)):
+                names, rows = view_of(service, trace, result, wanted).table(form, at_most)
+                for piece in written(file_type, names, until(left, rows)):
                     out.write(piece)
+                    if out.tell() > most:
+                        raise TooLarge(f"the result is larger than {megabytes(most)}; give at_most")
             out.flush()
 
         check_ended(job)
         with one_of_few(service, trace.grant):
-            await service.store.within(LONG, write)
+            unwatch = trace.watch(left.set)
+            try:
+                await service.store.within(LONG, write)
+            finally:
+                left.set()  # ends the thread, which goes on if the caller leaves
+                unwatch()
         name = {"content-disposition": f'attachment; filename="{form}.{file_type}"', "cache-control": "no-store"}
         return StreamingResponse(sent(stack.pop_all(), out), media_type=MEDIA[file_type], headers=name)
+
+
+def until(left: threading.Event, rows: Iterable[T]) -> Iterator[T]:
+    """The rows. Raises CallerLeft once nobody waits for them."""
+    for row in rows:
+        if left.is_set():
+            raise CallerLeft
+        yield row
 
 
 @router.get("/{job_id}/label", dependencies=READ, responses=documented(404, 409, 422))
 async def pairs_to_judge(
     job: MatchDep,
     service: ServiceDep,
+    trace: TraceDep,
     wanted: AskDep,
     count: Annotated[int, Query(ge=1, le=MOST_TO_JUDGE)] = 50,
 ) -> PairsToJudge:
@@ -482,7 +519,7 @@ async def pairs_to_judge(
         candidates, (judged, labels) = result.found.candidates, result.judged
         target: dict[str, Any] = {"precision": wanted["precision"]} if "precision" in wanted else {}
         if wanted.keys() - {"confidence"} and not target:
-            target = {"threshold": view_of(service, result, wanted).threshold}
+            target = {"threshold": view_of(service, trace, result, wanted).threshold}
         drawn = draw(candidates.similarity, judged, labels, count, seed=job.request.seed, **target)
         pairs = []
         for pair in drawn.tolist():
@@ -492,7 +529,7 @@ async def pairs_to_judge(
             pairs.append(PairToJudge(pair=pair, similarity=score, row_a=a.number, row_b=b.number, a=a.text, b=b.text))
         return PairsToJudge(pairs=pairs, judged=len(judged))
 
-    return await read(service, job, look)
+    return await read(service, trace, job, look)
 
 
 @router.post(
@@ -500,14 +537,14 @@ async def pairs_to_judge(
     dependencies=[needs("read", body="json"), JsonBody],
     responses=documented(404, 409, 413, 415, 422),
 )
-async def judge_pairs(job: MatchDep, body: PairLabels, service: ServiceDep) -> Judged:
+async def judge_pairs(job: MatchDep, body: PairLabels, service: ServiceDep, trace: TraceDep) -> Judged:
     """Judges pairs of a match. A later judgement on the same pair replaces the earlier one, so this may be repeated."""
     check_ended(job)
     numbered = {one.pair: one.label for one in body.labels if isinstance(one, PairLabel)}
     named = {(one.a.strip(), one.b.strip()): one.label for one in body.labels if not isinstance(one, PairLabel)}
     unknown = 0
     if named:
-        places = await read(service, job, lambda result: places_of(result, set(named)))
+        places = await read(service, trace, job, lambda result: places_of(result, set(named)))
         unknown = len(named) - len(places)
         numbered |= {pair: named[texts] for texts, pair in places.items()}
     judgements = await service.store(service.results.judge, job, numbered)
@@ -528,9 +565,11 @@ def places_of(result: Result, wanted: set[tuple[str, str]]) -> dict[tuple[str, s
         left, right = number[0].get(a), number[-1].get(b)
         if left is not None and right is not None:
             pair_of[(min(left, right), max(left, right)) if one_file else (left, right)] = (a, b)
-    candidates = result.found.candidates
-    ends = zip(candidates.left.tolist(), candidates.right.tolist(), strict=True)
-    return {pair_of[both]: place for place, both in enumerate(ends) if both in pair_of}
+    candidates, width = result.found.candidates, len(result.found.right.first)
+    codes = candidates.left.astype(np.int64) * width + candidates.right
+    coded = {left * width + right: texts for (left, right), texts in pair_of.items()}
+    places = np.flatnonzero(np.isin(codes, [*coded]))
+    return {coded[int(codes[place])]: int(place) for place in places}
 
 
 @router.delete("/{job_id}", status_code=204, dependencies=READ, responses=documented(404, 409))
@@ -539,4 +578,5 @@ async def delete_match(job: MatchDep, service: ServiceDep) -> Response:
     if not job.status.ended:
         await service.store(service.jobs.cancel, job.id)
     await service.store(service.results.remove, job)
+    await service.store(service.jobs.free_keys, [job])  # the same post makes another match
     return Response(status_code=204)

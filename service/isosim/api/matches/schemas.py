@@ -85,7 +85,7 @@ class MatchState(BaseModel):
     rows: list[int] = Field(description="number of rows with a text, of each file")
     columns: list[list[str]] = Field(description="other columns of each file, which the result repeats")
     encoder: str = Field(description="digest of the encoder")
-    scale: Source | None = Field(default=None, description="null until the job has succeeded")
+    scale: Source | None = Field(default=None, description="null until the job has succeeded, and in lists of matches")
     distinct: list[int] | None = Field(default=None, description="number of different texts of each file")
     copies: list[int] | None = Field(default=None, description="rows of each file that repeat an earlier text")
     candidates: int | None = Field(default=None, description="number of pairs that were kept, the most similar ones")

@@ -4,7 +4,7 @@ The candidates are found once. A target, a form and new judgements only change h
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from isosim.matching.estimate import Estimate, estimate
 from isosim.scoring.advice import Target, advise, in_single_precision
 
 Form = Literal["pairs", "best", "clusters"]
+CONFIDENCE = 0.95  # of the intervals in answers
 FEWEST = 10  # judged pairs, matches and others, from which precision and recall are estimated
 WIDTH = 0.2  # width of a precision's interval at which the answer asks for no more judgements
 NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge about 50 of them"
@@ -46,8 +47,6 @@ class View:
         self.notices: list[str] = []
         self.threshold = self._threshold()
         self.count = self.candidates.above(self.threshold)
-        if ask == Ask():  # of equally similar pairs the first
-            self.count = min(self.count, self._texts)
 
     @cached_property
     def estimate(self) -> Estimate | None:
@@ -55,7 +54,7 @@ class View:
         pairs, labels = self.result.judged
         if len(pairs) < FEWEST or labels.all() or not labels.any():
             return None
-        return estimate(self.candidates.similarity, pairs, labels, confidence=self.ask.confidence or 0.95)
+        return estimate(self.candidates.similarity, pairs, labels, confidence=CONFIDENCE)
 
     def _threshold(self) -> float:
         """The similarity that reaches the target.
@@ -73,7 +72,10 @@ class View:
         elif target.precision is not None:
             threshold = self._of_precision(target.precision)
         else:
-            advice = advise(self.result.model, "this match", target)
+            try:
+                advice = advise(self.result.model, "this match", target)
+            except InvalidInput as error:
+                raise InvalidInput(f"{error}; or judge pairs, and ask for a precision") from None
             threshold = advice.similarity if ask.confidence is None else advice.interval[1]
             if advice.extrapolated:
                 self.notices.append("the rate is extrapolated: fewer random pairs than it needs were compared")
@@ -96,10 +98,12 @@ class View:
                 f"a precision needs judged pairs, matches and others: {judged} are judged, and at least {FEWEST} are "
                 f"needed; GET /matches/{self.result.job.id}/label gives the pairs to judge"
             )
-        found = self.estimate.threshold_for(precision, bound=self.ask.confidence is not None)
+        bound = self.ask.confidence is not None
+        sure = replace(self.estimate, confidence=self.ask.confidence or CONFIDENCE)
+        found = sure.threshold_for(precision, bound=bound)
         if found is None:
-            bound = "lower bound of the " if self.ask.confidence is not None else ""
-            raise InvalidInput(f"precision: no threshold has a {bound}precision of {precision:g}; judge more pairs")
+            what = "lower bound of the " * bound
+            raise InvalidInput(f"precision: no threshold has a {what}precision of {precision:g}; judge more pairs")
         return found
 
     @property
@@ -120,11 +124,11 @@ class View:
             point = self.estimate.at(self.threshold)
             facts = {
                 "precision": point.precision,
-                "precision_interval": point.precision_interval,
-                "expected_false": point.false,
-                "expected_false_interval": point.false_interval,
+                "precision_interval": within(point.precision_interval, 1),
+                "expected_false": max(point.false, 0.0),
+                "expected_false_interval": within(point.false_interval, self.count),
                 "recall": point.recall,
-                "recall_interval": point.recall_interval,
+                "recall_interval": within(point.recall_interval, 1),
                 "more_labels": self.estimate.needed(self.threshold, WIDTH),
             }
         return Answer(similarity=self.threshold, passing=self.count, judged=judged, notices=self.notices, **facts)
@@ -140,9 +144,9 @@ class View:
         given = self.result.job.request.match
         columns = [list(names) for names in given.columns] if given is not None else [[]]
         if form == "clusters":
-            return ["cluster", "size", "lowest_similarity", "central", "row", "text", *columns[0]]
+            return unlike(["cluster", "size", "lowest_similarity", "central", "row", "text", *columns[0]])
         own = [f"{name}_{end}" for end, names in zip("ab", (columns[0], columns[-1]), strict=True) for name in names]
-        return ["row_a", "row_b", "text_a", "text_b", "similarity", "percentile", "probability", *own]
+        return unlike(["row_a", "row_b", "text_a", "text_b", "similarity", "percentile", "probability", *own])
 
     def _pairs(self) -> Iterator[Cells]:
         """The pairs that pass, best first. Rows of one file with the same text come before them, each with the first
@@ -152,7 +156,7 @@ class View:
             for row in np.flatnonzero(side.text_of >= 0).tolist():
                 first = int(side.first[side.text_of[row]])
                 if first != row:
-                    yield self._cells(self._row(0, first), self._row(-1, row), 1.0, 1.0, 1.0)
+                    yield self._cells(self._row(0, first), self._row(-1, row), 1.0, None, None)
         yield from self._scored(np.arange(self.count))
 
     def _scored(self, chosen: Rows) -> Iterator[Cells]:
@@ -169,9 +173,10 @@ class View:
 
     def _best(self) -> Iterator[Cells]:
         """Every row of the first file with its best match; the match is empty if none passes."""
-        found, chosen = self.result.found, np.arange(self.count)
+        found, chosen = self.result.found, self.candidates.best(one_file=self._repeats)
+        chosen = chosen[chosen < self.count]
         left, right = self.candidates.left[chosen].tolist(), self.candidates.right[chosen].tolist()
-        best: dict[int, tuple[int, int]] = {}  # text -> (candidate, its other text)
+        best: dict[int, tuple[int, int]] = {}  # text -> (place in `chosen`, its other text)
         for at, (a, b) in enumerate(zip(left, right, strict=True)):
             best.setdefault(a, (at, b))
             if self._repeats:
@@ -181,10 +186,10 @@ class View:
         for row, text in enumerate(found.left.text_of.tolist()):
             first = int(found.left.first[text])
             if self._repeats and text >= 0 and first != row:  # a copy: its best match is the first row of its text
-                yield self._cells(self._row(0, row), self._row(-1, first), 1.0, 1.0, 1.0)
+                yield self._cells(self._row(0, row), self._row(-1, first), 1.0, None, None)
             elif text in best:
                 at, other = best[text]
-                scores = self.candidates.similarity[at], percentile[at], probability[at]
+                scores = self.candidates.similarity[chosen[at]], percentile[at], probability[at]
                 yield self._cells(self._row(0, row), self._row(-1, int(first_of[other])), *scores)
             else:
                 yield self._cells(self._row(0, row), None, None, None, None)
@@ -240,3 +245,23 @@ class View:
         if self.estimate is not None:
             return percentile, self.estimate.probabilities(chosen).tolist()
         return percentile, none if rates is None or learnt is None else learnt.probability(rates).tolist()
+
+
+def unlike(names: list[str]) -> list[str]:
+    """The names of columns; one that is there already gets a number.
+
+    >>> unlike(["text", "note", "text", "text"])
+    ['text', 'note', 'text_2', 'text_3']
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        number, free = 2, name
+        while free in found:
+            number, free = number + 1, f"{name}_{number}"
+        found[free] = None
+    return [*found]
+
+
+def within(interval: tuple[float, float] | None, most: float) -> tuple[float, float] | None:
+    """The interval without what rounding added beyond 0 and `most`."""
+    return None if interval is None else (max(interval[0], 0.0), min(interval[1], float(most)))

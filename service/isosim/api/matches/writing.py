@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -17,11 +18,12 @@ MEDIA: dict[FileType, str] = {
     "ndjson": "application/x-ndjson",
     "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
+NUMBER = re.compile(r"[+-]?[0-9.,]+")
 ROWS = 1000  # rows in a piece
 MOST_ROWS = 1_048_575  # of a sheet, besides its header
 MOST_CHARACTERS = 32_767  # of a cell in a workbook
 # A spreadsheet takes a cell that begins so for a formula, also in a CSV.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = tuple("=+-@＝＋－＠")
 
 
 def written(kind: FileType, names: list[str], rows: Iterable[list[Any]]) -> Iterator[bytes]:
@@ -51,14 +53,17 @@ def csv_lines(rows: Iterable[list[Any]]) -> bytes:
 
 def harmless(cell: Any) -> Any:
     """The cell; text that a spreadsheet would take for a formula gets an apostrophe before it."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
+    runs = isinstance(cell, str) and cell.lstrip().startswith(FORMULA) and not NUMBER.fullmatch(cell)
+    return f"'{cell}" if runs else cell
 
 
 def workbook(names: list[str], rows: Iterable[list[Any]]) -> Iterator[bytes]:
     import xlsxwriter  # noqa: PLC0415 - few answers need it
 
-    with tempfile.TemporaryFile(prefix="isosim-") as file:
-        options = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
+    with tempfile.TemporaryFile(prefix="isosim-") as file, tempfile.TemporaryDirectory(prefix="isosim-") as folder:
+        options = {
+            "constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False, "tmpdir": folder,
+        }  # fmt: skip
         book = xlsxwriter.Workbook(file, options)
         sheet = book.add_worksheet("matches")
         for number, row in enumerate(chain([names], rows)):
