@@ -290,7 +290,7 @@ def test_columns_named_as_those_of_the_result_are_told_apart(server: Server) -> 
     found = ended(server, post(server, a=named))
     (row,) = rows_of(server, found["job"], "at_most=1")
     assert (row["text_a"], row["row_a"], row["text_a_a"]) == (TEXTS[7], 9, "=1+1")
-    one = rows_of(server, found["job"], "form=clusters&at_most=1")[0]
+    one = rows_of(server, found["job"], "form=clusters&similarity=1&at_most=1")[0]
     assert (one["row"], one["row_2"], one["text"]) == (9, "7", TEXTS[7])
     assert post(server, a=("text" + ",c" * 101 + "\na" + ",b" * 101).encode()).status_code == 422
 
@@ -308,7 +308,7 @@ def test_files_of_a_form_lie_on_disk(server: Server) -> None:
     before = server.resident_bytes()
     big = b"text\n" + b"a line of thirty characters ..\n" * 3_000_000
     response = post(server, a=big)
-    assert (response.status_code, "200,000" in response.json()["error"]) == (422, True), response.text
+    assert (response.status_code, "1,000,000" in response.json()["error"]) == (422, True), response.text
     assert server.resident_bytes() - before < 60_000_000
 
 
