@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from isosim.api.bodies import FIRST_FAULT, Number, Own, example
+from isosim.api.matches.schemas import Interval
 from isosim.api.parameters import fault
 from isosim.api.policy import needs
 from isosim.api.requests import JsonBody, TraceDep, documented
@@ -57,9 +58,9 @@ class SearchOutcome(BaseModel):
 
     similarity: float
     wrong: float = Field(description="share of the queries whose hit is wrong")
-    wrong_interval: tuple[float, float]
+    wrong_interval: Interval
     found: float | None = Field(description="share of the queries with a match that find it; null: none has one")
-    found_interval: tuple[float, float]
+    found_interval: Interval
 
 
 class Checked(BaseModel):
@@ -131,7 +132,7 @@ def told(outcome: Outcome) -> SearchOutcome:
     return SearchOutcome(
         similarity=outcome.threshold,
         wrong=outcome.wrong.share or 0.0,
-        wrong_interval=outcome.wrong.interval,
+        wrong_interval=list(outcome.wrong.interval),
         found=outcome.found.share,
-        found_interval=outcome.found.interval,
+        found_interval=list(outcome.found.interval),
     )

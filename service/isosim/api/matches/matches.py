@@ -453,7 +453,7 @@ async def match_events(job: MatchDep, service: ServiceDep, trace: TraceDep) -> S
     "/{job_id}/result",
     dependencies=READ,
     response_class=Response,
-    responses={200: {"content": {kind: {} for kind in MEDIA.values()}}, **documented(404, 409, 422)},
+    responses={200: {"content": {kind: {"schema": FILE} for kind in MEDIA.values()}}, **documented(404, 409, 422)},
 )
 async def match_result(
     job: MatchDep,

@@ -6,6 +6,9 @@ from pydantic import BaseModel, Field
 
 from isosim.api.bodies import FIRST_FAULT, Number, Own, Seed, Texts, example
 
+# A list, because many tools do not know `prefixItems`.
+Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+
 DOMAIN = (
     "domain whose scale the similarities get, name or name@3. Default: a scale that is fitted to the posted texts and "
     "belongs to this match. The name of a domain that does not exist yet keeps that scale as a new domain (scope "
@@ -60,11 +63,11 @@ class Answer(BaseModel):
     passing: int = Field(description="number of pairs that pass, of different texts")
     judged: int = Field(description="number of judged pairs of this match; the figures below are null without any")
     precision: float | None = None
-    precision_interval: tuple[float, float] | None = None
+    precision_interval: Interval | None = None
     expected_false: float | None = Field(default=None, description="pairs that pass and are expected to be no match")
-    expected_false_interval: tuple[float, float] | None = None
+    expected_false_interval: Interval | None = None
     recall: float | None = Field(default=None, description="share of the matches above the floor that pass")
-    recall_interval: tuple[float, float] | None = None
+    recall_interval: Interval | None = None
     more_labels: int | None = Field(
         default=None, description="about how many more judgements the precision's interval needs to be 0.2 wide"
     )

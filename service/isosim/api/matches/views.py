@@ -262,6 +262,6 @@ def unlike(names: list[str]) -> list[str]:
     return [*found]
 
 
-def within(interval: tuple[float, float] | None, most: float) -> tuple[float, float] | None:
+def within(interval: tuple[float, float] | None, most: float) -> list[float] | None:
     """The interval without what rounding added beyond 0 and `most`."""
-    return None if interval is None else (max(interval[0], 0.0), min(interval[1], float(most)))
+    return None if interval is None else [max(interval[0], 0.0), min(interval[1], float(most))]
