@@ -26,7 +26,9 @@ READ = {
     "GET /domains/{domain}/migration/threshold", "GET /v2",
     "GET /v2/models/{model}", "GET /v2/models/{model}/ready", "POST /v2/models/{model}/infer",
     "GET /v2/models/{model}/versions/{version}", "GET /v2/models/{model}/versions/{version}/ready",
-    "POST /v2/models/{model}/versions/{version}/infer",
+    "POST /v2/models/{model}/versions/{version}/infer", "GET /matches", "POST /matches", "POST /matches/check",
+    "GET /matches/{job_id}", "DELETE /matches/{job_id}", "GET /matches/{job_id}/events", "GET /matches/{job_id}/result",
+    "GET /matches/{job_id}/label", "POST /matches/{job_id}/labels",
 }  # fmt: skip
 CALIBRATE = {
     "POST /calibrate", "DELETE /calibrate/{job_id}", "POST /domains/{domain}/labels", "POST /inspect",
