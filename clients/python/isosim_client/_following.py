@@ -219,4 +219,6 @@ def bar(wanted: bool | Callable[[Any], object]) -> Iterator[Callable[[Any], obje
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("connecting", total=1.0)
-        yield lambda job: progress.update(task, completed=job.progress, description=job.stage)
+        yield lambda job: progress.update(
+            task, completed=job.progress, description=f"{getattr(job, 'domain', 'match')}: {job.stage}"
+        )
