@@ -5,7 +5,7 @@ for a while, and belong to the API key that posted the texts.
     matches/<owner>/<job>/candidates.npz     `Found`
     matches/<owner>/<job>/vectors.npy        calibrated vectors of one file's texts in float16, for clusters
     matches/<owner>/<job>/scale.npz          the domain model that gives percentiles and thresholds
-    matches/<owner>/<job>/state.json         `Judgements`, a record; written last, so that a result is whole
+    matches/<owner>/<job>/state.json         the record `Judgements`; written last: without it there is no result
 """
 
 import logging

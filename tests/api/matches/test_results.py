@@ -1,4 +1,4 @@
-"""Results in the store: whole or not there, the owner's, and gone when nobody uses them."""
+"""The store of results: a half-written result is not read, and an unused one is removed."""
 
 import time
 from collections.abc import Callable, Iterator

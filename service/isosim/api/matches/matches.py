@@ -18,6 +18,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from isosim.api.bodies import body_of
 from isosim.api.calibration.calibrate import (
+    FULL_POSTS,
     accept,
     check_no_query,
     check_room,
@@ -83,7 +84,6 @@ router = APIRouter(prefix="/matches", tags=["matches"])
 READ = [needs("read")]
 
 MOST_ROWS = 200_000  # rows of both files together: their vectors and the search take 1 GB of a worker's memory
-FULL_POSTS = 25  # results may keep the bytes of this many posts of ISOSIM_MAX_CALIBRATION_BYTES
 TOKENS_A_SECOND = 6000.0  # that two cores of a CPU encode (loadtest/README.md)
 PAIRS_A_SECOND = 1e8  # that they compare
 FIT = 6.0  # s for a scale
@@ -146,23 +146,26 @@ async def match(
         if sum(rows) > MOST_ROWS:
             raise InvalidInput(f"the files have {sum(rows):,} rows with text; a match takes at most {MOST_ROWS:,}")
         estimate = seconds(spool, rows)
-        scale, wanted, remote = await scale_of(service, trace, options)
+        scale, domain, artifact, base = await scale_of(service, trace, options)
         distinct = sum(one["distinct"] for one in facts)
         if scale == "new" and distinct < FEWEST_SENTENCES:
             raise InvalidInput(
                 f"domain: a new one needs {FEWEST_SENTENCES} distinct sentences, and {distinct} were posted; leave "
                 "out domain"
             )
-        wanted = replace(
-            wanted,
+        wanted = JobRequest(
+            domain,
+            artifact.digest,
+            artifact.id,
             seed=options.seed,
             sentences=sum(rows),
+            base=base,
             match=MatchInput(scale, tuple(rows), tuple(tuple(one["other_columns"]) for one in facts), estimate),
         )
         await service.store(check_results, service, trace)
         notices = [notice for one in facts for notice in one["notices"]]
-        if remote:
-            notices.append(f"up to {sum(rows):,} texts are sent to the server of encoder {wanted.encoder_id}")
+        if artifact.remote is not None:
+            notices.append(f"up to {sum(rows):,} texts are sent to the server of encoder {artifact.id}")
         return await accept(service, trace, wanted, spool, notices, idempotency_key, "/matches", seconds=estimate)
 
 
@@ -265,37 +268,35 @@ def seconds(spool: Spool, rows: list[int]) -> float:
     return round(tokens / TOKENS_A_SECOND + pairs / PAIRS_A_SECOND + FIT, 1)
 
 
-async def scale_of(service: Service, trace: Trace, options: MatchOptions) -> tuple[str, JobRequest, bool]:
-    """Where the scale of a match comes from (`MatchInput.scale`), a request that names domain and encoder, and whether
-    the encoder is remote.
+async def scale_of(
+    service: Service, trace: Trace, options: MatchOptions
+) -> tuple[str, str, EncoderArtifact, int | None]:
+    """Where the scale of a match comes from (`MatchInput.scale`), the domain, its encoder, and the version.
 
     Raises:
         Forbidden: the key may not use the domain, or may not make a new one.
+        InvalidInput: the encoder computes no vectors.
     """
-    if options.domain is None:
-        trace.grant.check_domain(DEFAULT)
-        artifact = (await target_encoder(service, DEFAULT, "answering")).artifact
-        return "posted", request_of(DEFAULT, artifact), artifact.remote is not None
-    ref = DomainRef.parse(options.domain)
+    scale, base, ref = "posted", None, DomainRef.parse(options.domain or DEFAULT)
     trace.grant.check_domain(ref.name)
-    record = await service.store(service.domains.read, ref.name)
-    if ref == DomainRef(ref.name) and ref.name != DEFAULT and not record.versions:
-        trace.grant.check_scope("calibrate")
+    if options.domain is not None:
+        record = await service.store(service.domains.read, ref.name)
+        new = ref == DomainRef(ref.name) and ref.name != DEFAULT and not record.versions
+        scale = "new" if new else "domain"
+    if scale == "domain":
+        calibration, encoder = await resolve(service, trace, ref)
+        artifact, base = encoder.artifact, calibration.version
+    else:
+        if scale == "new":
+            trace.grant.check_scope("calibrate")
         artifact = (await target_encoder(service, ref.name, "answering")).artifact
-        return "new", request_of(ref.name, artifact), artifact.remote is not None
-    calibration, encoder = await resolve(service, trace, ref)
-    request = replace(request_of(ref.name, encoder.artifact), base=calibration.version)
-    return "domain", request, encoder.artifact.remote is not None
-
-
-def request_of(domain: str, encoder: EncoderArtifact) -> JobRequest:
-    if encoder.kind == "vectors":
-        raise InvalidInput(f"encoder {encoder.id} computes no vectors, and a match needs those of its texts")
-    return JobRequest(domain, encoder.digest, encoder.id)
+    if artifact.kind == "vectors":
+        raise InvalidInput(f"encoder {artifact.id} computes no vectors, and a match needs those of its texts")
+    return scale, ref.name, artifact, base
 
 
 def check_results(service: Service, trace: Trace) -> None:
-    """Raises Overloaded if the results of this key keep too many bytes."""
+    """Raises Overloaded if the results of this key keep too many bytes; they may keep as many as posted jobs."""
     room = service.share(FULL_POSTS * service.settings.max_calibration_bytes)
     held = service.results.held(trace.grant.id)
     if held >= room:
@@ -498,7 +499,7 @@ async def match_result(
 
 
 def until(left: threading.Event, rows: Iterable[T]) -> Iterator[T]:
-    """The rows. Raises CallerLeft once nobody waits for them."""
+    """The rows. Raises CallerLeft when `left` is set: the caller has disconnected."""
     for row in rows:
         if left.is_set():
             raise CallerLeft

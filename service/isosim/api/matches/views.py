@@ -41,7 +41,7 @@ class View:
     """A result as it is read with one target."""
 
     def __init__(self, result: Result, ask: Ask) -> None:
-        """Raises as `threshold_of` does."""
+        """Raises as `_threshold` does."""
         self.result, self.ask = result, ask
         self.candidates = result.found.candidates
         self.notices: list[str] = []
@@ -118,9 +118,8 @@ class View:
     def answer(self) -> Answer:
         judged = len(self.result.judgements.labels)
         facts: dict[str, Any] = {}
-        if self.estimate is None:
-            self.notices.insert(0, NOT_JUDGED)
-        else:
+        notices = [] if self.estimate is not None else [NOT_JUDGED]
+        if self.estimate is not None:
             point = self.estimate.at(self.threshold)
             facts = {
                 "precision": point.precision,
@@ -131,7 +130,9 @@ class View:
                 "recall_interval": within(point.recall_interval, 1),
                 "more_labels": self.estimate.needed(self.threshold, WIDTH),
             }
-        return Answer(similarity=self.threshold, passing=self.count, judged=judged, notices=self.notices, **facts)
+        return Answer(
+            similarity=self.threshold, passing=self.count, judged=judged, notices=[*notices, *self.notices], **facts
+        )
 
     # Tables
 
