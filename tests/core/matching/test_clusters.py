@@ -8,6 +8,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from isosim.matching import clusters as module
 from isosim.matching.clusters import clusters, components, linked
+from isosim.scoring.similarity import normalized
 from tests.core.matching.test_candidates import unit
 
 
@@ -63,3 +64,11 @@ def test_components_carry_their_lowest_node(seed: int, count: int, edges: int) -
 def test_no_pairs_are_no_clusters() -> None:
     none = np.empty(0, np.intp)
     assert clusters(none, none, np.empty(0, np.float32), np.eye(3, dtype=np.float32), 0.5) == []
+
+
+def test_equal_texts_are_one_cluster_at_the_highest_threshold() -> None:
+    """Also from vectors that were stored in float16, whose cosines with themselves are not exactly 1."""
+    one = normalized(np.random.default_rng(0).standard_normal((1, 384)).astype(np.float32))
+    stored = np.repeat(one, 3, 0).astype(np.float16)
+    pairs = np.array([0, 0, 1]), np.array([1, 2, 2]), np.ones(3, np.float32)
+    assert [group.members.tolist() for group in clusters(*pairs, stored, 1.0)] == [[0, 1, 2]]
