@@ -11,7 +11,8 @@ from pydantic.json_schema import models_json_schema
 from isosim.api.bodies import REF
 from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from isosim.api.compatible.tensors import InferRequest
-from isosim.api.matches.schemas import MatchRequest
+from isosim.api.matches.check import CheckRequest
+from isosim.api.matches.schemas import MatchRequest, PairLabels
 from isosim.api.parameters import flat
 from isosim.api.policy import OPEN, policy_of
 from isosim.api.requests import json_response
@@ -36,7 +37,7 @@ TAGS = [
     {"name": "operations", "description": "Probes, metrics and facts about the server."},
 ]
 # FastAPI does not know the schemas of these request bodies, because the routes parse the bodies without FastAPI.
-READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, MatchRequest, InferRequest)
+READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, MatchRequest, PairLabels, CheckRequest, InferRequest)
 
 
 def operation_id(route: APIRoute) -> str:

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field, TypeAdapter
 
-from isosim.api.bodies import FIRST_FAULT, Number, Own, example
+from isosim.api.bodies import FIRST_FAULT, Number, Own, body_of, example
+from isosim.api.calibration.calibrate import parsed_body
 from isosim.api.matches.schemas import Interval
 from isosim.api.parameters import fault
 from isosim.api.policy import needs
@@ -53,6 +54,9 @@ class CheckRequest(Own):
     )
 
 
+CHECK_REQUEST = TypeAdapter(CheckRequest)
+
+
 class SearchOutcome(BaseModel):
     """What the searches give at a threshold. Intervals: 95 %."""
 
@@ -81,13 +85,15 @@ class Checked(BaseModel):
 
 @router.post(
     "/check",
+    openapi_extra=body_of(CheckRequest),
     dependencies=[needs("read", texts=0, body="json", timed=True), JsonBody],
     responses=documented(400, 404, 409, 413, 415, 422, 424),
 )
-async def check(body: CheckRequest, service: ServiceDep, trace: TraceDep) -> Checked:
+async def check(request: Request, service: ServiceDep, trace: TraceDep) -> Checked:
     """Searches each query in the gallery, and says for each threshold how many hits are wrong and how many matches are
     found: what a semantic cache needs. Give queries that are known to have no match; 1,000 of them settle a rate of
     1 %."""
+    body = await parsed_body(request, service, CHECK_REQUEST)
     for name, texts in (("queries", [one.text for one in body.queries]), ("gallery", body.gallery)):
         check_count(len(texts), name, MOST - len(body.queries) if name == "gallery" else MOST)
         place = "queries.{}.text".format if name == "queries" else "gallery.{}".format
@@ -95,15 +101,15 @@ async def check(body: CheckRequest, service: ServiceDep, trace: TraceDep) -> Che
     for number, one in enumerate(body.queries):
         if one.match is not None and one.match >= len(body.gallery):
             raise fault(InvalidInput, f"queries.{number}.match", f": the gallery has no entry {one.match}")
-    request = await ScoringRequest.begin(service, trace, body.domain)
+    scoring = await ScoringRequest.begin(service, trace, body.domain)
     texts, parts = [*(one.text for one in body.queries), *body.gallery], []
     for start in range(0, len(texts), AT_ONCE):
-        await request.embed(texts[start : start + AT_ONCE], scored=False)
-        parts.append(await request.vectors())
+        await scoring.embed(texts[start : start + AT_ONCE], scored=False)
+        parts.append(await scoring.vectors())
     unit = np.concatenate(parts)
     truth = np.array([NONE if one.match is None else one.match for one in body.queries], np.intp)
     count = len(body.queries)
-    return await service.scoring(lambda: checked(body, request.calibration, answer(unit[:count], unit[count:], truth)))
+    return await service.scoring(lambda: checked(body, scoring.calibration, answer(unit[:count], unit[count:], truth)))
 
 
 def checked(body: CheckRequest, calibration: Calibration, searches: Searches) -> Checked:

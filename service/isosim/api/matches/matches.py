@@ -25,6 +25,7 @@ from isosim.api.calibration.calibrate import (
     checked_options,
     event_stream,
     megabytes,
+    parsed_body,
     read_json_body,
     spooling,
     target_encoder,
@@ -169,7 +170,7 @@ async def match(
         return await accept(service, trace, wanted, spool, notices, idempotency_key, "/matches", seconds=estimate)
 
 
-MATCH_REQUEST = TypeAdapter(MatchRequest)
+MATCH_REQUEST, PAIR_LABELS = TypeAdapter(MatchRequest), TypeAdapter(PairLabels)
 
 
 def take_lists(service: Service, spool: Spool, body: MatchRequest) -> list[dict[str, Any]]:
@@ -535,11 +536,13 @@ async def pairs_to_judge(
 
 @router.post(
     "/{job_id}/labels",
+    openapi_extra=body_of(PairLabels),
     dependencies=[needs("read", body="json"), JsonBody],
     responses=documented(404, 409, 413, 415, 422),
 )
-async def judge_pairs(job: MatchDep, body: PairLabels, service: ServiceDep, trace: TraceDep) -> Judged:
+async def judge_pairs(job: MatchDep, request: Request, service: ServiceDep, trace: TraceDep) -> Judged:
     """Judges pairs of a match. A later judgement on the same pair replaces the earlier one, so this may be repeated."""
+    body = await parsed_body(request, service, PAIR_LABELS)
     check_ended(job)
     numbered = {one.pair: one.label for one in body.labels if isinstance(one, PairLabel)}
     named = {(one.a.strip(), one.b.strip()): one.label for one in body.labels if not isinstance(one, PairLabel)}
