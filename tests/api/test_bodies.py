@@ -14,7 +14,14 @@ from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from isosim.api.compatible.schemas import EmbeddingsRequest, RerankRequest, ScoreRequest
 from isosim.api.compatible.tensors import INFER
 from isosim.api.scoring.schemas import EmbedRequest, PercentileRequest, SimilarityRequest
-from isosim.api.validation import MOST_NAMES, MOST_UNKNOWN, PART, check_parts, parse_json
+from isosim.api.validation import (
+    MOST_NAMES,
+    MOST_TEXTS,
+    MOST_UNKNOWN,
+    MOST_VALUES,
+    check_parts,
+    parse_json,
+)
 from isosim.errors import InvalidInput
 from loadtest.bodies import FORMS, json_bodies
 from tests.processes import Server
@@ -42,44 +49,32 @@ def test_the_errors_of_a_hostile_body_are_few(route: str) -> None:
             assert len(str(error)) < 500, name
 
 
-PLAIN = st.text(alphabet='[{:"\\\\ab,\u00e9', max_size=8)
-VALUES = st.recursive(
-    st.none() | PLAIN | st.integers(0, 99),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(PLAIN, inner, max_size=4),
-    max_leaves=30,
-)
-
-
-def parts_of(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + len(value) + sum(map(parts_of, value.values()))
-    return 1 + sum(map(parts_of, value)) if isinstance(value, list) else 0
-
-
-@given(VALUES, st.booleans())
-@example(["[{:" * MOST_ENTRIES], False)
-def test_lists_objects_and_names_are_counted_and_texts_are_not(value: Any, spaced: bool) -> None:
-    separators = (" , ", " : ") if spaced else (",", ":")
-    content = json_of(value, separators)
-    counted = sum(1 for part in PART.finditer(content) if part[0][-1:] in b"[{:" and part[0])
-    assert counted == parts_of(value)
-
-
-def json_of(value: Any, separators: tuple[str, str]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=separators).encode()
-
-
 @pytest.mark.parametrize(
-    ("part", "most"), [(b"[]", MOST_ENTRIES - 1), (b"{}", MOST_ENTRIES - 1), (b'{"a" :1}', MOST_NAMES)]
+    ("part", "most", "what"),
+    [
+        (b"[]", MOST_ENTRIES - 1, "65,536 lists and objects"),
+        (b"{}", MOST_ENTRIES - 1, "65,536 lists and objects"),
+        (b'{"a" :1}', MOST_NAMES, "16,384 names"),
+        (b'"\\\\\\"[" ', MOST_TEXTS, "131,072 texts"),
+        (b"1 ", MOST_VALUES + 1, "262,144 values"),
+    ],
 )
-def test_a_body_of_too_many_parts_is_refused(part: bytes, most: int) -> None:
+def test_a_body_of_too_many_parts_is_refused(part: bytes, most: int, what: str) -> None:
     check_parts(b"[" + b",".join([part] * most) + b"]")
-    with pytest.raises(InvalidInput, match="more than 16,384 names, or more than 65,536 lists and objects"):
+    with pytest.raises(InvalidInput, match=f"more than {what}; send"):
         check_parts(b"[" + b",".join([part] * (most + 1)) + b"]")
 
 
-def test_texts_may_hold_any_number_of_brackets_and_quoted_names() -> None:
-    check_parts(json.dumps(['[{"a": 1}]' * MOST_ENTRIES]).encode())
+@given(st.lists(st.text(alphabet='[{:"\\ab,\u00e9', max_size=8), max_size=9), st.booleans())
+@example(['[{:,\\"' * MOST_VALUES], False)
+def test_texts_may_hold_any_number_of_what_is_counted(texts: list[str], spaced: bool) -> None:
+    """At one list below the limit, whatever the texts beside the lists hold."""
+    content = json.dumps(
+        [texts, *[[]] * (MOST_ENTRIES - 2)], ensure_ascii=False, separators=(" , " if spaced else ",", ":")
+    )
+    check_parts(content.encode())
+    with pytest.raises(InvalidInput, match="65,536 lists and objects"):
+        check_parts(f"[{content}]".encode())
 
 
 @pytest.mark.parametrize("path", ["/similarity", "/embed", "/v1/embeddings", "/v2/models/isosim/infer", "/calibrate"])

@@ -117,7 +117,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorBody, "description": names(status)} for status in sorted(every)}
 
 
-# Bytes of a JSON body that the event loop parses itself (1 ms). Longer ones, up to 54 ms for 2 MB, are parsed in a
+# Bytes of a JSON body that the event loop parses itself (1 ms). Longer ones, up to 40 ms for 2 MB, are parsed in a
 # thread, one at a time: the parser holds the interpreter's lock, so many would delay the loop by their sum.
 SHORT = 65_536
 
