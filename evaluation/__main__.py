@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation import elsewhere, labels, matches, ranking, searches, thresholds, trained_encoders
+from evaluation import elsewhere, labels, match_search, matches, ranking, searches, thresholds, trained_encoders
 from evaluation.corpora import Bench, Row
 from isosim.commands.terminal import dumped
 from isosim.errors import IsosimError
@@ -32,6 +32,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "recall": labels.recall,
     "matches": matches.matches,
     "match-candidates": matches.match_candidates,
+    "match-search": match_search.match_search,
     "match-checks": matches.match_checks,
     "foreign-text": elsewhere.foreign_text,
     "unknown-words": elsewhere.unknown_words,

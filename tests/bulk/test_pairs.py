@@ -14,7 +14,6 @@ import pytest
 
 from isosim.bulk.job import Job
 from isosim.bulk.pairs import FoundPairs, PairSearch, begin, find
-from isosim.bulk.search import CellIndex, ExactIndex
 from isosim.encoders.embedding import Embeddings
 from isosim.errors import Conflict, InvalidInput
 from isosim.jobs.job import Job as CalibrationJob
@@ -76,12 +75,11 @@ def search(output: Path, vectors: Vectors, **given: Any) -> tuple[FoundPairs, li
     return found, list(itertools.chain.from_iterable(pq.read_table(file).to_pylist() for file in files))
 
 
-@pytest.mark.parametrize("exact_up_to", [10_000, 0])
 def test_pairs_are_those_of_scoring_everything(
-    tmp_path: Path, vectors: Vectors, truth: dict[tuple[int, int], tuple[float, float]], exact_up_to: int
+    tmp_path: Path, vectors: Vectors, truth: dict[tuple[int, int], tuple[float, float]]
 ) -> None:
     assert len(truth) > 100
-    found, rows = search(tmp_path / "out", vectors, exact_up_to=exact_up_to, recall=1.0)
+    found, rows = search(tmp_path / "out", vectors)
     assert found.pairs == len(rows) == len({(row["i"], row["j"]) for row in rows})
     assert found.expected_false == pytest.approx(FMR * len(TEXTS) * (len(TEXTS) - 1) / 2)
     assert all(row["i"] < row["j"] for row in rows)
@@ -96,12 +94,6 @@ def test_pairs_are_those_of_scoring_everything(
         assert (row["id_i"], row["id_j"]) == (f"t{row['i']}", f"t{row['j']}")
         assert row["similarity"] >= found.threshold
         assert row["probability"] is None
-    if exact_up_to:
-        assert found.recall is None
-    else:
-        assert found.recall is not None
-        assert found.recall["found"] == 1.0
-        assert found.recall["pairs"] > 100
 
 
 def test_clusters_are_the_connected_rows(tmp_path: Path, vectors: Vectors) -> None:
@@ -141,28 +133,8 @@ def test_a_precision_is_searched_by_its_own_threshold_however_rare_that_is(vecto
         search(tmp_path / "other", labelled, target=Target(precision=0.99))
 
 
-def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
-    rng = np.random.default_rng(0)
-    unit = rng.normal(size=(4000, 16)).astype(np.float32)
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    radius = 0.75
-    every = sum(len(i) for i, _ in ExactIndex(unit).pairs(0, 4000, radius))
-    recalls = []
-    for wanted in (0.0, 0.9, 1.0):
-        index = CellIndex(unit, radius, wanted, seed=0)
-        share = sum(len(i) for i, _ in index.pairs(0, 4000, radius)) / every
-        assert index.recall.found is not None
-        assert index.recall.found >= wanted
-        assert share == pytest.approx(index.recall.found, abs=0.02)
-        recalls.append(share)
-    assert recalls[0] < 0.9 <= recalls[1] <= recalls[2] == 1.0
-
-
-@pytest.mark.parametrize("exact_up_to", [10_000, 0])
-def test_a_search_that_was_interrupted_and_lost_a_file_goes_on(
-    tmp_path: Path, vectors: Vectors, exact_up_to: int
-) -> None:
-    wanted = {"block": 250, "exact_up_to": exact_up_to, "clusters": True}
+def test_a_search_that_was_interrupted_and_lost_a_file_goes_on(tmp_path: Path, vectors: Vectors) -> None:
+    wanted = {"block": 250, "clusters": True}
     whole = search(tmp_path / "whole", vectors, **wanted)
     search(tmp_path / "out", vectors, **wanted)
     for name in ("part-000000", "part-000003", "clusters"):

@@ -173,7 +173,9 @@ class MatchAnswer:
     expected_false_interval: tuple[float, float] | None = None
     recall: float | None = None  # share of the matches above the floor that pass
     recall_interval: tuple[float, float] | None = None
-    more_labels: int | None = None  # judgements that a precision's interval of width 0.2 still needs, about
+    more_labels: int | None = (
+        None  # judgements that intervals of width 0.2 (precision) and 0.3 (recall) still need, about
+    )
     notices: tuple[str, ...] = ()
 
 

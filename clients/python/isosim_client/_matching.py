@@ -292,7 +292,8 @@ def match(
         fmr, false_hit_rate, similarity: as for `match_state`.
 
     Yields:
-        Dictionaries with row_a, row_b, text_a, text_b, similarity, percentile, probability and the other columns.
+        Dictionaries with row_a, row_b, text_a, text_b, similarity, percentile, probability, label and the other
+            columns.
 
     Raises:
         JobFailed, JobCancelled: the match ended without a result. Otherwise as `start_match` and `match_state`.

@@ -14,18 +14,15 @@ from isosim.arrays import Rows, Vectors
 from isosim.bulk.inputs import open_input
 from isosim.bulk.job import BLOCK, Form, Job, claim, present
 from isosim.bulk.run import SUCCESS, Report
-from isosim.bulk.search import MARGIN, CellIndex, index_of
 from isosim.bulk.writing import to_bytes
-from isosim.encoders.device import usable_cores
 from isosim.errors import EmptyInput, InvalidInput
+from isosim.matching.candidates import MARGIN, pairs_above
 from isosim.scoring.advice import Advice, Target, advise
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.similarity import normalized, score
 from isosim.store.artifacts import json_bytes
 from isosim.store.blobs import opened
 
-EXACT_UP_TO = 100_000  # rows whose pairs are all compared (4 · 10¹² operations, under a minute on two cores)
-RECALL = 0.99  # share of the pairs that the index for more rows must find
 MOST = 50_000_000  # pairs; the search fails if there are more, usually because of many exact copies
 
 PAIRS = pa.schema(
@@ -43,10 +40,7 @@ class PairSearch:
     target: Target  # a false-match rate or a precision
     write: Form = "parquet"
     clusters: bool = False  # whether to write a file of clusters as well
-    exact_up_to: int = EXACT_UP_TO
-    recall: float = RECALL
     most: int = MOST
-    seed: int = 0
     block: int = BLOCK  # rows in a block; its file has the pairs (row of the block, earlier row)
 
 
@@ -59,7 +53,6 @@ class FoundPairs:
     threshold: float
     extrapolated: bool
     reference_pairs: int
-    recall: dict[str, Any] | None  # fields of class Recall (search.py); None for an exact search
     # Estimated number of false pairs. For a precision: (1 − precision) × number of pairs found. For a false-match rate:
     # rate × N (N − 1) / 2, which assumes that all N rows are unrelated.
     expected_false: float
@@ -102,22 +95,18 @@ def find(
     target, form = opened(output), search.write
     report("reading vectors", None)
     rows, pooled, kept = load(vectors, job)
-    report("indexing", None)
+    report("calibrating", None)
     unit = in_blocks(calibration, pooled)
     radius = advice.similarity - MARGIN
-    index = index_of(
-        unit, radius, exact_up_to=search.exact_up_to, wanted=search.recall, seed=search.seed, threads=usable_cores()
-    )
     facts = job.provenance(task="pairs", space="", **{name: str(value) for name, value in search.target.facts.items()})
     there = present(target)
     count = len(ends_of(output, form))
     for number, start in enumerate(range(0, len(unit), search.block)):
         name, stop = f"part-{number:06}.{form}", min(start + search.block, len(unit))
         if name in there:
-            index.pass_over(start, stop)
             continue
         block = [PAIRS.empty_table()]
-        for left, right in index.pairs(start, stop, radius):
+        for left, right in pairs_above(unit, start, stop, radius):
             block.append(scored(calibration, pooled, left, right, advice.similarity))
             count += len(block[-1])
             if count > search.most:
@@ -136,8 +125,7 @@ def find(
     share = advice.facts.get("recall")
     found = FoundPairs(
         len(rows), count, advice.similarity, advice.extrapolated, advice.pairs,
-        asdict(index.recall) if isinstance(index, CellIndex) else None, expected, interval,
-        None if share is None else [share, *advice.facts["recall_interval"]], groups,
+        expected, interval, None if share is None else [share, *advice.facts["recall_interval"]], groups,
     )  # fmt: skip
     target.write(SUCCESS, json_bytes(asdict(found)))
     return found

@@ -240,10 +240,6 @@ def described(found: "FoundPairs", target: Target) -> str:
     if found.share_of_duplicates is not None:
         share = "  the found pairs include {:.0%} of all duplicates (95 % interval {:.0%} to {:.0%}), if all are like "
         lines.append(share.format(*found.share_of_duplicates) + "the labelled ones")
-    if found.recall is not None:
-        looked = f"  the index looked at {found.recall['looked_at']} of {found.recall['cells']} cells for each row"
-        reached = "unknown" if found.recall["found"] is None else f"{found.recall['found']:.4f}"
-        lines.append(f"{looked}; recall {reached}, measured on {found.recall['pairs']:,} pairs")
     if found.clusters is not None:
         lines.append(f"  {found.clusters:,} clusters of connected rows")
     return "\n".join(lines)

@@ -239,7 +239,7 @@ def summarize(state: Match, output: Path | None) -> None:
     written = f"written to {output}; " if output is not None else ""
     remark(f"{written}match {state.id} is kept until {state.until}: isosim match --match {state.id}")
     if answer.more_labels:
-        remark(f"isosim: judge about {answer.more_labels:,} more pairs to know the precision to ± 0.1")
+        remark(f"isosim: judge about {answer.more_labels:,} more pairs: precision to ± 0.1, recall to ± 0.15")
     for notice in answer.notices:
         if answer.precision is not None or "not judged" not in notice:  # `worth` has said it
             remark(f"isosim: {notice}")

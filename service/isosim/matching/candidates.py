@@ -24,9 +24,7 @@ STRIPE = 8  # rows of a block that are counted and compared at once, so that the
 SPARE = 1_000_000  # pairs that may be gathered beyond twice the wanted number, before the lowest are dropped
 RESCORED = 16_384  # pairs whose vectors are gathered at once
 BINS = 2048  # of the histogram of scores over −1 … 1; a power of two, see `counted`
-ALIKE = np.float32(
-    1 - 1e-6
-)  # pairs from here on, of texts that the encoder cannot tell apart, are kept beside the others
+ALIKE = np.float32(1 - 1e-6)  # pairs from here on, of texts that the encoder cannot tell apart, are kept beside others
 EXCLUDED = np.float32(-2)  # stands in blocks for the pairs of one side that are counted elsewhere
 
 

@@ -198,8 +198,11 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
         assert strict["answer"]["similarity"] >= middle["answer"]["similarity"]
     else:  # the bound is reached nowhere with so few judgements
         assert "judge more pairs" in strict["error"]
-    best, *_, worst = rows_of(server, job, "similarity=-1")[1:]
+    best, *_, worst = every = rows_of(server, job, "similarity=-1")[1:]
     assert (best["probability"] > 0.8, worst["probability"] < 0.2) == (True, True)
+    said = {frozenset((row["text_a"], row["text_b"])): row["label"] for row in every if row["label"] is not None}
+    assert len(said) == 60
+    assert all(label == int(len({text.lower() for text in texts}) == 1) for texts, label in said.items())
     repeated = judge([{"pair": drawn[0], "label": None}, {"a": TEXTS[0].upper(), "b": TEXTS[0], "label": 1}])
     assert repeated.json()["judged"] in (59, 60)  # the second may have been drawn before
     assert judge([{"a": "another", "b": "text", "label": 1}]).json()["unknown"] == 1

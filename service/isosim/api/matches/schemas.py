@@ -69,7 +69,8 @@ class Answer(BaseModel):
     recall: float | None = Field(default=None, description="share of the matches above the floor that pass")
     recall_interval: Interval | None = None
     more_labels: int | None = Field(
-        default=None, description="about how many more judgements the precision's interval needs to be 0.2 wide"
+        default=None,
+        description="about how many more judgements make the intervals 0.2 (precision) and 0.3 (recall) wide",
     )
     notices: list[str]
 

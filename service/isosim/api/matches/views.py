@@ -22,9 +22,14 @@ from isosim.scoring.advice import Target, advise, in_single_precision
 Form = Literal["pairs", "best", "clusters"]
 CONFIDENCE = 0.95  # of the intervals in answers
 FEWEST = 10  # judged pairs, matches and others, from which precision and recall are estimated
-WIDTH = 0.2  # width of a precision's interval at which the answer asks for no more judgements
+WIDTHS: dict[Literal["precision", "recall"], float] = {
+    "precision": 0.2,
+    "recall": 0.3,
+}  # of the intervals at which the answer asks for no more judgements
 NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge about 50 of them"
 Cells = list[Any]
+SCORES = ["similarity", "percentile", "probability", "label"]
+COPY, NONE = (1.0, None, None, None), (None,) * len(SCORES)  # the scores of rows with the same text; of no match
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,9 @@ class View:
                 "expected_false_interval": within(point.false_interval, self.count),
                 "recall": point.recall,
                 "recall_interval": within(point.recall_interval, 1),
-                "more_labels": self.estimate.needed(self.threshold, WIDTH),
+                "more_labels": max(
+                    self.estimate.needed(self.threshold, width, figure) for figure, width in WIDTHS.items()
+                ),
             }
         return Answer(
             similarity=self.threshold, passing=self.count, judged=judged, notices=[*notices, *self.notices], **facts
@@ -147,7 +154,7 @@ class View:
         if form == "clusters":
             return unlike(["cluster", "size", "lowest_similarity", "central", "row", "text", *columns[0]])
         own = [f"{name}_{end}" for end, names in zip("ab", (columns[0], columns[-1]), strict=True) for name in names]
-        return unlike(["row_a", "row_b", "text_a", "text_b", "similarity", "percentile", "probability", *own])
+        return unlike(["row_a", "row_b", "text_a", "text_b", *SCORES, *own])
 
     def _pairs(self) -> Iterator[Cells]:
         """The pairs that pass, best first. Rows of one file with the same text come before them, each with the first
@@ -157,7 +164,7 @@ class View:
             for row in np.flatnonzero(side.text_of >= 0).tolist():
                 first = int(side.first[side.text_of[row]])
                 if first != row:
-                    yield self._cells(self._row(0, first), self._row(-1, row), 1.0, None, None)
+                    yield self._cells(self._row(0, first), self._row(-1, row), *COPY)
         yield from self._scored(np.arange(self.count))
 
     def _scored(self, chosen: Rows) -> Iterator[Cells]:
@@ -165,11 +172,9 @@ class View:
         found, block = self.result.found, 10_000
         for start in range(0, len(chosen), block):
             part = chosen[start : start + block]
-            similarity = self.candidates.similarity[part]
-            percentile, probability = self._places(part)
             left = found.left.first[self.candidates.left[part]].tolist()
             right = found.right.first[self.candidates.right[part]].tolist()
-            for i, j, *scores in zip(left, right, similarity, percentile, probability, strict=True):
+            for i, j, scores in zip(left, right, self._scores(part), strict=True):
                 yield self._cells(self._row(0, i), self._row(-1, j), *scores)
 
     def _best(self) -> Iterator[Cells]:
@@ -182,18 +187,17 @@ class View:
             best.setdefault(a, (at, b))
             if self._repeats:
                 best.setdefault(b, (at, a))
-        percentile, probability = self._places(chosen)
+        scores = list(self._scores(chosen))
         first_of = found.right.first
         for row, text in enumerate(found.left.text_of.tolist()):
             first = int(found.left.first[text])
             if self._repeats and text >= 0 and first != row:  # a copy: its best match is the first row of its text
-                yield self._cells(self._row(0, row), self._row(-1, first), 1.0, None, None)
+                yield self._cells(self._row(0, row), self._row(-1, first), *COPY)
             elif text in best:
                 at, other = best[text]
-                scores = self.candidates.similarity[chosen[at]], percentile[at], probability[at]
-                yield self._cells(self._row(0, row), self._row(-1, int(first_of[other])), *scores)
+                yield self._cells(self._row(0, row), self._row(-1, int(first_of[other])), *scores[at])
             else:
-                yield self._cells(self._row(0, row), None, None, None, None)
+                yield self._cells(self._row(0, row), None, *NONE)
 
     def _clusters(self) -> Iterator[Cells]:
         """The rows of each group of texts that mean the same, largest group first.
@@ -235,17 +239,19 @@ class View:
             return [a.number, None, a.text, None, *scores, *a.cells]
         return [a.number, b.number, a.text, b.text, *scores, *a.cells, *b.cells]
 
-    def _places(self, chosen: Rows) -> tuple[list[float | None], list[float | None]]:
-        """Percentiles and probabilities of candidates. The judgements of the match give the latter, or else the
-        domain's labels."""
+    def _scores(self, chosen: Rows) -> Iterator[tuple[float | None, ...]]:
+        """The SCORES of candidates. The judgements of the match give probabilities, or else the domain's labels."""
         similarity = self.candidates.similarity[chosen]
         none: list[float | None] = [None] * len(similarity)
         reference, learnt = self.result.model.reference, self.result.model.probability
         rates = None if reference is None else reference.false_match_rate(similarity.astype(np.float64))
         percentile = none if rates is None else (1 - rates).tolist()
         if self.estimate is not None:
-            return percentile, self.estimate.probabilities(chosen).tolist()
-        return percentile, none if rates is None or learnt is None else learnt.probability(rates).tolist()
+            probability = self.estimate.probabilities(chosen).tolist()
+        else:
+            probability = none if rates is None or learnt is None else learnt.probability(rates).tolist()
+        label = map(self.result.judgements.labels.get, chosen.tolist())
+        return zip(similarity, percentile, probability, label, strict=True)
 
 
 def unlike(names: list[str]) -> list[str]:
