@@ -38,8 +38,18 @@ def test_the_duplicates_of_a_file_with_labels_and_again(run: Run, texts: Path, t
     assert "labelled pairs are not among the candidates" in again.stderr
     assert state["answer"]["precision"] >= 0.9
     assert state["answer"]["judged"] >= PLANTED
-    judged = run("match", "--match", match, "--judge", "2", "--similarity", "0.9", stdin="y\nq\n")
-    assert (judged.returncode, "pairs are judged" in judged.stderr) == (0, True), judged.stderr
+    assert [row["label"] for row in state["result"][:PLANTED]] == [1] * PLANTED
+    judged = run("match", "--match", match, "--judge", "4", "--similarity", "0.9", stdin="Ja\n1\nu\n0\ns\nq\n")
+    assert judged.returncode == 0, judged.stderr
+    assert "'ja' is none of y, n, s, u, q" in judged.stderr
+    assert [line for line in judged.stderr.splitlines() if " of 4" in line] == [
+        f"{place} of 4" for place in (1, 1, 2, 1, 2, 3)
+    ]
+    before, after = (
+        state["answer"]["judged"],
+        json.loads(run("match", "--match", match, "--similarity", "0.9", "--json").stdout),
+    )
+    assert after["answer"]["judged"] == before + 1
     assert judged.stdout.splitlines()[0].split("\t")[:4] == ["row_a", "row_b", "text_a", "text_b"]
 
 
@@ -63,6 +73,7 @@ def test_searches_with_known_answers(run: Run, texts: Path, tmp_path: Path) -> N
     [
         ([], 2, "give one file or two"),
         (["{}", "--form", "groups"], 2, "give one of pairs, best, clusters"),
+        (["{}", "{}"], 2, "it is the same file as A"),
         (["{}", "-o", "pairs.pdf"], 2, "its ending must be one of"),
         (["{}", "--precision", "0.9"], 1, "needs judged pairs"),
         (["missing.txt"], 1, "missing.txt"),

@@ -2,9 +2,11 @@
 
 import csv
 import io
+import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,12 +23,15 @@ from isosim.jobs.labelled_pairs import labelled_pairs
 from isosim.jobs.sandbox import Reading, read_path
 from isosim.jobs.text_lines import STDIN, read_lines
 from isosim.scoring.calibration import DEFAULT
-from isosim_client import Client, IsosimError, Match, MatchAnswer, SearchOutcome
+from isosim_client import Client, IsosimError, Match, MatchAnswer, NoAnswer, SearchOutcome
 
 FORMATS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".xlsx": "xlsx"}
 FORMS = ("pairs", "best", "clusters")
+TEXT = 200  # characters of a text that are printed on a terminal
 SHOWN = 20  # rows that are printed on a terminal without --output
-ANSWERS = {"y": 1, "n": 0}
+ANSWERS = {"y": 1, "yes": 1, "1": 1, "n": 0, "no": 0, "0": 0}
+COLUMNS = {"clusters": ("cluster", "size", "text")}  # that are printed on a terminal, by form; of the others PAIR
+PAIR = ("similarity", "text_a", "text_b")
 PART = 5000  # labels that are sent at once
 
 
@@ -88,6 +93,7 @@ def match(
     Without a target, as many pairs as there are texts are given, the most similar first.
     """
     check_options(a, b, again, form, output)
+    same = f" --server {server}" if server is not None else ""
     target: dict[str, Any] = {
         "fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "similarity": similarity,
         "threshold": threshold, "confidence": confidence,
@@ -107,7 +113,7 @@ def match(
         else:
             sources = [read_lines(path) if path == STDIN else path for path in (a, b) if path is not None]
             started = client.start_match(*sources, domain=domain, column=column, column_b=column_b, **reading)
-            found = finished(client, started)
+            found = finished(client, started, same)
         for start in range(0, len(judgements), PART):
             part = [(pair.a, pair.b, int(pair.label)) for pair in judgements[start : start + PART]]
             judged = client.judge(found, part)
@@ -124,17 +130,20 @@ def match(
                 file.write(first)
                 file.writelines(pieces)
         if as_json:
-            print_json(state)
-        elif output is None:
+            rows = [] if output is not None else client.result(found, format="ndjson", **view)
+            print_json({**asdict(state), "result": [json.loads(line) for line in b"".join(rows).splitlines()]})
+            return
+        if output is None:
             print_rows(client, found, view)
-        if not as_json:
-            summarize(state, output)
+        summarize(state, output, same)
 
 
 def check_options(a: Path | None, b: Path | None, again: str | None, form: str, output: Path | None) -> None:
     """Raises typer.BadParameter."""
     if (a is None) == (again is None) or (b is not None and again is not None):
         raise typer.BadParameter("give one file or two, or the id of an earlier match", param_hint="A or --match")
+    if a is not None and b is not None and a != STDIN and a.resolve() == b.resolve():
+        raise typer.BadParameter("it is the same file as A; leave it out to find the duplicates of A", param_hint="B")
     if form not in FORMS:
         raise typer.BadParameter(f"give one of {', '.join(FORMS)}", param_hint="--form")
     if output is not None and output.suffix.lower() not in FORMATS:
@@ -180,8 +189,9 @@ def outcome_row(name: str, one: SearchOutcome) -> tuple[str, ...]:
     return name, f"{one.similarity:.4f}", f"{one.wrong:.4f}", spans[0], found, spans[1] if found else ""
 
 
-def finished(client: Client, started: Match) -> Match:
-    """Waits for the end of a match with a progress bar, and prints its notices. Ctrl-C cancels it.
+def finished(client: Client, started: Match, same: str) -> Match:
+    """Waits for the end of a match with a progress bar, and prints its notices. Ctrl-C cancels it. `same`: the option
+    that names the server again, if there is one.
 
     Raises:
         isosim_client.JobError: the match has not succeeded.
@@ -195,6 +205,9 @@ def finished(client: Client, started: Match) -> Match:
             with suppress(IsosimError):
                 client.delete_match(started)
             raise
+        except NoAnswer:
+            remark(f"isosim: the match goes on when its server is back: isosim match --match {started.id}{same}")
+            raise
     for notice in found.notices:
         remark(f"isosim: {notice}")
     return found
@@ -202,14 +215,25 @@ def finished(client: Client, started: Match) -> Match:
 
 def ask(client: Client, found: Match, count: int, precision: float | None) -> None:
     """Asks for judgements on pairs; each one is sent at once."""
-    judged = None
-    for place, pair in enumerate(client.pairs_to_judge(found, count, precision=precision).pairs, 1):
-        remark(f"\n{place} of {count}\n  {pair.a}\n  {pair.b}\nthe same? y, n, s to skip, q to stop")
-        said = (sys.stdin.readline() or "q").strip().lower()[:1]
+    pairs = client.pairs_to_judge(found, count, precision=precision).pairs
+    place, judged = 0, None
+    while place < len(pairs):
+        pair = pairs[place]
+        remark(
+            f"\n{place + 1} of {len(pairs)}\n  {pair.a}\n  {pair.b}\nthe same? y, n, s to skip, u to go back, q to stop"
+        )
+        said = (sys.stdin.readline() or "q").strip().lower()
         if said == "q":
             break
         if said in ANSWERS:
             judged = client.judge(found, [(pair.pair, ANSWERS[said])])
+            place += 1
+        elif said == "s":
+            place += 1
+        elif said == "u":
+            place = max(place - 1, 0)
+        else:
+            remark(f"isosim: {said[:20]!r} is none of y, n, s, u, q")
     if judged is not None:
         remark(f"{judged.judged:,} pairs are judged, {judged.matches:,} of them are matches")
 
@@ -221,13 +245,17 @@ def print_rows(client: Client, found: Match, view: Mapping[str, Any]) -> None:
     content = b"".join(client.result(found, format="csv", **{**view, "at_most": at_most}))
     names, *rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""))
     if terminal:
-        show(names, rows)
+        columns = COLUMNS.get(view["form"], PAIR)
+        places = [names.index(column) for column in columns]
+        show(columns, [[row[place][:TEXT] for place in places] for row in rows])
+        if len(rows) == SHOWN:
+            remark(f"these are the first {SHOWN} rows; all of them, with all columns: -o FILE.csv")
         return
     for row in [names, *rows]:
         print(tabbed(row))
 
 
-def summarize(state: Match, output: Path | None) -> None:
+def summarize(state: Match, output: Path | None, same: str) -> None:
     """Three lines: what was compared, what passes and what it is worth, and what to do next."""
     answer = state.answer
     assert answer is not None  # noqa: S101 - the match has succeeded
@@ -237,7 +265,7 @@ def summarize(state: Match, output: Path | None) -> None:
     repeated = f"; before them, {copies:,} rows that repeat a text" if copies and len(state.rows) == 1 else ""
     remark(worth(answer) + repeated)
     written = f"written to {output}; " if output is not None else ""
-    remark(f"{written}match {state.id} is kept until {state.until}: isosim match --match {state.id}")
+    remark(f"{written}match {state.id} is kept until {state.until}: isosim match --match {state.id}{same}")
     if answer.more_labels:
         remark(f"isosim: judge about {answer.more_labels:,} more pairs: precision to ± 0.1, recall to ± 0.15")
     for notice in answer.notices:

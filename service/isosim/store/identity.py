@@ -40,8 +40,8 @@ def identify(blobs: Blobs) -> str | None:
     if found is None:
         if next(iter(blobs.list("encoders/")), None) is None:
             raise Unavailable(
-                f"no model store at {blobs.address}: correct --model-store or ISOSIM_MODEL_STORE, or make a store "
-                "there: isosim export, or isosim store init"
+                f"no model store at {blobs.address}: correct --model-store or ISOSIM_MODEL_STORE, ask a running "
+                "server (--server URL), or make a store there: isosim export, or isosim store init"
             )
         with contextlib.suppress(OSError):
             found = create(blobs)
