@@ -82,7 +82,9 @@ def by_faiss(a: Vectors, b: Vectors, floor: float) -> Pairs:
     lefts, rights = [], []
     for start in range(0, len(a), QUERIES):
         limits, _, near = index.range_search(np.asarray(a[start : start + QUERIES]), floor - MARGIN)
-        lefts.append(np.repeat(np.arange(len(limits) - 1), np.diff(limits.astype(np.intp))) + start)
+        lefts.append(
+            np.repeat(np.arange(len(limits) - 1), limits[1:].astype(np.intp) - limits[:-1].astype(np.intp)) + start
+        )
         rights.append(near)
     left, right = np.concatenate(lefts), np.concatenate(rights)
     kept = np.concatenate(
