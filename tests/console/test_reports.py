@@ -51,7 +51,11 @@ def sees_pictures(analyst: Analyst, number: int) -> None:
     """Each shows something, and says it in words."""
     painted = """(number) => {
         const all = [...document.querySelectorAll("canvas")];
-        const data = (e) => e.getContext("2d").getImageData(0, 0, e.width, e.height).data;
+        const data = (e) => {  // of a copy: Chromium warns of repeated reading of what may lie on a GPU
+            const copy = new OffscreenCanvas(e.width, e.height).getContext("2d", {willReadFrequently: true});
+            copy.drawImage(e, 0, 0);
+            return copy.getImageData(0, 0, e.width, e.height).data;
+        };
         return all.length === number && all.every((e) => e.ariaLabel.length > 50 && data(e).some((v) => v > 0));
     }"""
     analyst.page.wait_for_function(painted, arg=number)

@@ -96,11 +96,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Judgements:
-    """What people said of candidates: number of the candidate -> 1 (a match) or 0. `used`: when the result was last
-    used, ISO 8601 in UTC."""
+    """What people said of candidates: number of the candidate -> 1 (a match) or 0. `named`: those whose label was given
+    with their texts, so that nobody knows why they were chosen. `used`: when the result was last used, ISO 8601 in UTC.
+    """
 
     used: str
     labels: dict[int, int] = field(default_factory=dict)
+    named: list[int] = field(default_factory=list)
 
 
 class RowFile:
@@ -189,9 +191,9 @@ class MatchStore:
 
         return records.change(STATE, step)
 
-    def judge(self, job: Job, labels: Mapping[int, int | None]) -> Judgements:
+    def judge(self, job: Job, labels: Mapping[int, int | None], named: Collection[int] = ()) -> Judgements:
         """Adds judgements to those that are there; a later one on the same candidate replaces the earlier, None removes
-        it.
+        it. `named`: those of them that were given with texts.
 
         Raises:
             InvalidInput: there is no such candidate, or there are more than MOST_LABELS judgements.
@@ -207,7 +209,8 @@ class MatchStore:
             every = {pair: label for pair, label in {**there.labels, **labels}.items() if label is not None}
             if len(every) > MOST_LABELS:
                 raise InvalidInput(f"labels: a match takes at most {MOST_LABELS:,} judgements")
-            return Judgements(now(), every)
+            kept = {pair for pair in there.named if pair not in labels}
+            return Judgements(now(), every, sorted(kept.union(named)))
 
         return self._records(job).change(STATE, step)
 

@@ -205,6 +205,8 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     assert all(label == int(len({text.lower() for text in texts}) == 1) for texts, label in said.items())
     repeated = judge([{"pair": drawn[0], "label": None}, {"a": TEXTS[0].upper(), "b": TEXTS[0], "label": 1}])
     assert repeated.json()["judged"] in (59, 60)  # the second may have been drawn before
+    notices = get(server, f"{job}?similarity=0.9").json()["answer"]["notices"]
+    assert any("pairs were not chosen by whether they match" in notice for notice in notices)
     assert judge([{"a": "another", "b": "text", "label": 1}]).json()["unknown"] == 1
     for labels in (
         [{"pair": matched["candidates"], "label": 1}],

@@ -99,6 +99,8 @@ def test_judgements_add_up_and_the_last_one_counts(blobs: Blobs, rows: Path) -> 
         assert [one.tolist() for one in result.judged] == [[1, 2], [1, 0]]
     with pytest.raises(InvalidInput, match="no pair 3"):
         store.judge(JOB, {3: 1})
+    assert store.judge(JOB, {0: 1, 2: 1}, [0, 2]).named == [0, 2]
+    assert store.judge(JOB, {1: 0, 2: 0}).named == [0]  # 2 was judged again, by its number
 
 
 def test_what_nobody_uses_is_gone_and_what_is_used_stays(blobs: Blobs, rows: Path) -> None:

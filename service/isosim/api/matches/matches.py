@@ -546,12 +546,12 @@ async def judge_pairs(job: MatchDep, request: Request, service: ServiceDep, trac
     check_ended(job)
     numbered = {one.pair: one.label for one in body.labels if isinstance(one, PairLabel)}
     named = {(one.a.strip(), one.b.strip()): one.label for one in body.labels if not isinstance(one, PairLabel)}
-    unknown = 0
+    unknown, places = 0, dict[tuple[str, str], int]()
     if named:
         places = await read(service, trace, job, lambda result: places_of(result, set(named)))
         unknown = len(named) - len(places)
         numbered |= {pair: named[texts] for texts, pair in places.items()}
-    judgements = await service.store(service.results.judge, job, numbered)
+    judgements = await service.store(service.results.judge, job, numbered, places.values())
     labels = judgements.labels.values()
     return Judged(judged=len(labels), matches=sum(labels), unknown=unknown, until=service.results.until(judgements))
 

@@ -21,7 +21,7 @@ from isosim.scoring.advice import Target, advise, in_single_precision
 
 Form = Literal["pairs", "best", "clusters"]
 CONFIDENCE = 0.95  # of the intervals in answers
-FEWEST = 10  # judged pairs, matches and others, from which precision and recall are estimated
+FEWEST, FEWEST_EACH = 10, 3  # judged pairs, and matches and others among them, that tell precision and recall
 WIDTHS: dict[Literal["precision", "recall"], float] = {
     "precision": 0.2,
     "recall": 0.3,
@@ -55,9 +55,9 @@ class View:
 
     @cached_property
     def estimate(self) -> Estimate | None:
-        """What the judgements say; None if there are too few, or only of one kind."""
+        """What the judgements say; None if there are too few, or too few of one kind."""
         pairs, labels = self.result.judged
-        if len(pairs) < FEWEST or labels.all() or not labels.any():
+        if len(pairs) < FEWEST or not FEWEST_EACH <= labels.sum() <= len(labels) - FEWEST_EACH:
             return None
         return estimate(self.candidates.similarity, pairs, labels, confidence=CONFIDENCE)
 
@@ -98,10 +98,11 @@ class View:
 
     def _of_precision(self, precision: float) -> float:
         if self.estimate is None:
-            judged = len(self.result.judgements.labels)
+            labels = self.result.judgements.labels
             raise Conflict(
-                f"a precision needs judged pairs, matches and others: {judged} are judged, and at least {FEWEST} are "
-                f"needed; GET /matches/{self.result.job.id}/label gives the pairs to judge"
+                f"a precision needs judged pairs, at least {FEWEST}, and {FEWEST_EACH} of each kind: {len(labels)} are "
+                f"judged, {sum(labels.values())} of them matches; GET /matches/{self.result.job.id}/label gives the "
+                "pairs to judge"
             )
         bound = self.ask.confidence is not None
         sure = replace(self.estimate, confidence=self.ask.confidence or CONFIDENCE)
@@ -124,6 +125,11 @@ class View:
         judged = len(self.result.judgements.labels)
         facts: dict[str, Any] = {}
         notices = [] if self.estimate is not None else [NOT_JUDGED]
+        if self.estimate is not None and (named := len(self.result.judgements.named)):
+            notices.append(
+                f"{named} of {judged} judged pairs were named by their texts: precision and recall hold only if these "
+                "pairs were not chosen by whether they match"
+            )
         if self.estimate is not None:
             point = self.estimate.at(self.threshold)
             facts = {
