@@ -260,7 +260,9 @@ def facts_of(
         chosen = table.index(reading.column)
         facts["other_columns"] = [name for place, name in enumerate(table.columns) if place != chosen]
         intake.take(with_other_cells(table, chosen, limits, out))
-        return facts | {"column": table.columns[chosen]} | intake.facts
+        facts |= {"column": table.columns[chosen]} | intake.facts
+        facts["notices"] += guesses(table, reading)
+        return facts
     chosen = table.suggested if reading.column is None else table.index(reading.column)
     if wanted:
         intake.take(entries_of(table, reading.column, reading.brought, labels=reading.give == "labels"))
@@ -273,14 +275,19 @@ def facts_of(
     facts["empty"] += table.blank
     if chosen != table.suggested:
         facts["notices"].append(f"{table.columns[chosen][:80]!r} was read; the longest text is in {table.hint}")
+    facts["notices"] += guesses(table, reading)
+    return facts
+
+
+def guesses(table: Table, reading: Reading) -> list[str]:
+    """What was chosen without being asked for."""
+    found = []
     if not table.certain:
-        facts["notices"].append(
-            f"the file is not UTF-8 and was read as {table.encoding}, a guess; charset names another encoding"
-        )
+        found.append(f"the file is not UTF-8 and was read as {table.encoding}, a guess; charset names another encoding")
     if len(table.sheets) > 1 and reading.sheet is None:
         others = ", ".join(name for name in table.sheets[:PLACES] if name != table.sheet)
-        facts["notices"].append(f"the longest sheet, {table.sheet!r}, was read; sheet names another: {others}")
-    return facts
+        found.append(f"the longest sheet, {table.sheet!r}, was read; sheet names another: {others}")
+    return found
 
 
 def with_other_cells(table: Table, chosen: int, limits: Limits, out: BinaryIO) -> Iterator[tuple[int, str]]:

@@ -258,6 +258,8 @@ def test_two_files_and_a_domain(server: Server, matched: dict[str, Any]) -> None
 
 
 def test_few_texts_get_the_scale_of_default(server: Server) -> None:
+    foreign = ended(server, post(server, a=table(["Das Gerät druckt nicht.", *TEXTS[:5]]).decode().encode("cp1252")))
+    assert any("a guess" in notice for notice in foreign["notices"])
     body = {"a": TEXTS[:5], "b": [*TEXTS[3:9], TEXTS[3]]}
     found = ended(server, server.client.post("/matches", json=body, headers=bearer(ANNA)))
     assert (found["status"], found["scale"]["domain"], found["copies"]) == ("succeeded", "default", [0, 1])
@@ -273,6 +275,7 @@ def test_few_texts_get_the_scale_of_default(server: Server) -> None:
         ({"a": FILE, "c": FILE}, "has the file a"),
         ({"a": FILE, "b": FILE, "c": FILE}, "cannot be read"),
         ({"a": b""}, "empty"),
+        ({"a": b"id,text\n1,Only one.\n"}, "one text was posted"),
         ({"a": FILE, "b": b"id,text\n1,\n2,\n3,\n"}, "no row has a text"),
         ({"a": b"\xff\xfe\0\0\1"}, "not"),
         ({"a": b"id,text\n" + b"1,a\n" * 200_001}, "200,000"),
