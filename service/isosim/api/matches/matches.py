@@ -147,10 +147,10 @@ async def match(
         if sum(rows) > MOST_ROWS:
             raise InvalidInput(f"the files have {sum(rows):,} rows with text; a match takes at most {MOST_ROWS:,}")
         distinct = sum(one["distinct"] for one in facts)
-        if len(facts) == 1 and distinct == 1 == rows[0]:
-            raise InvalidInput("one text was posted, and a match needs two that it can compare")
         estimate = seconds(spool, rows)
         scale, domain, artifact, base = await scale_of(service, trace, options)
+        if len(facts) == 1 and distinct == 1 == rows[0]:
+            raise InvalidInput("one text was posted, and a match needs two that it can compare")
         if scale == "new" and distinct < FEWEST_SENTENCES:
             raise InvalidInput(
                 f"domain: a new one needs {FEWEST_SENTENCES} distinct sentences, and {distinct} were posted; leave "
