@@ -87,11 +87,11 @@ PIECE = 256  # maximum number of pairs or texts in a request; servers accept 512
 PIECE_CHARACTERS = 400_000  # maximum, unless the first entry has more: 1.6 MB in UTF-8; servers accept 2 MB by default
 
 
-def pieces(block: Sequence[T], text: Callable[[T], str]) -> Iterator[list[T]]:
+def pieces(entries: Iterable[T], text: Callable[[T], str]) -> Iterator[list[T]]:
     """Splits entries into lists of at most PIECE entries and PIECE_CHARACTERS characters. `text`: text of an entry."""
     piece: list[T] = []
     size = 0
-    for entry in block:
+    for entry in entries:
         length = len(text(entry))
         if piece and (len(piece) == PIECE or size + length > PIECE_CHARACTERS):
             yield piece
