@@ -24,7 +24,7 @@ from isosim.encoders.remote import (
     RemoteTokenizer,
 )
 from isosim.encoders.store import EncoderArtifact
-from isosim.encoders.texts import PooledVector, Tokens
+from isosim.encoders.texts import PooledVector, Tokens, grouped
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import InvalidInput
 from isosim.jobs.posted import is_row
@@ -134,16 +134,7 @@ def requests_of(lengths: Rows) -> Iterator[list[int]]:
 
     A text with more than REQUEST_TOKENS tokens has a request of its own.
     """
-    group: list[int] = []
-    size = 0
-    for row, length in enumerate(lengths.tolist()):
-        if group and (len(group) == REQUEST_TEXTS or size + length > REQUEST_TOKENS):
-            yield group
-            group, size = [], 0
-        group.append(row)
-        size += length
-    if group:
-        yield group
+    return grouped(range(len(lengths)), lambda row: int(lengths[row]), REQUEST_TEXTS, REQUEST_TOKENS)
 
 
 class OfflineEncoder:
