@@ -89,7 +89,7 @@ def test_what_the_api_refuses_is_refused(run: Run, own_store: Path) -> None:
     assert "has no previous version to roll back to" in refused("rollback", "default")
     assert "has no version 9" in refused("promote", "tickets", "9")
     assert "no domain 'nowhere'" in refused("rollback", "nowhere")
-    assert "default, tickets" in refused("delete", "nowhere", "1")
+    assert "no domain 'nowhere'; isosim domains lists" in refused("delete", "nowhere", "1")
     broken = files_of(own_store, "tickets", 1) / "reference.npz"
     broken.write_bytes(broken.read_bytes() + b"x")
     assert "does not match its SHA-256" in refused("promote", "tickets", "1")

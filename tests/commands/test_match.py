@@ -72,7 +72,7 @@ def test_searches_with_known_answers(run: Run, texts: Path, tmp_path: Path) -> N
     ("words", "code", "said"),
     [
         ([], 2, "give one file or two"),
-        (["{}", "--form", "groups"], 2, "give one of pairs, best, clusters"),
+        (["{}", "--form", "groups"], 2, "--form"),
         (["{}", "{}"], 2, "it is the same file as A"),
         (["{}", "-o", "pairs.pdf"], 2, "its ending must be one of"),
         (["{}", "--precision", "0.9"], 1, "needs judged pairs"),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from isosim.commands.shared import AsJson, EncoderId, Store, stored, versions
-from isosim.commands.terminal import EPILOG, bar, print_json, remark
+from isosim.commands.shared import AsJson, EncoderId, Store, stored
+from isosim.commands.terminal import EPILOG, answer, bar, group, remark
 from isosim.encoders.device import usable_cores
 from isosim.encoders.onnx_engine import CUDA
 from isosim.errors import Unavailable
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
     from isosim.bulk.pairs import FoundPairs
     from isosim.bulk.run import Summary
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Files of any size: Parquet, CSV, JSON lines, local or s3://, on one machine or a Ray cluster.",
-    epilog=EPILOG,
-)
+app = group("Files of any size: Parquet, CSV, JSON lines, local or s3://, on one machine or a Ray cluster.")
 
 Input = Annotated[
     str,
@@ -43,7 +37,7 @@ Output = Annotated[
     ),
 ]
 Column = Annotated[str, typer.Option(help="the column with the text")]
-Domain = Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)]
+Domain = Annotated[str, typer.Option(help="name, name@3 or name@previous")]
 Keep = Annotated[list[str] | None, typer.Option(help="a column to copy to the output; may be repeated")]
 Delimiter = Annotated[str | None, typer.Option(help="delimiter of CSV; default: a comma, or a tab for .tsv")]
 Write = Annotated[Literal["parquet", "csv"], typer.Option(help="format of the output")]
@@ -160,10 +154,8 @@ def pairs(
         summary = run(job, rows, between, where, report)
         found = find(output, between, job, calibration, search, advice, report)
     say_failed(summary)
-    if as_json:
-        print_json(asdict(found) | search.target.facts | {"domain": job.domain, "version": job.version})
-    else:
-        print(f"{output}: {job.domain}@{job.version}, {described(found, search.target)}")
+    facts = asdict(found) | search.target.facts | {"domain": job.domain, "version": job.version}
+    answer(facts, f"{output}: {job.domain}@{job.version}, {described(found, search.target)}", as_json=as_json)
 
 
 def carry_out(
@@ -181,15 +173,9 @@ def carry_out(
             remark(f"isosim: {name}: {notice}")
         summary = run(job, rows, output, where, report)
     say_failed(summary)
-    if as_json:
-        print_json(asdict(summary) | {"domain": job.domain, "version": job.version, "encoder": job.digest})
-        return
-    made = "all existed already"
-    if summary.computed:
-        made = (
-            f"{summary.computed:,} rows in {summary.seconds:,.1f} s, {summary.computed / summary.seconds:,.0f} rows/s"
-        )
-    print(f"{output}: {summary.rows:,} rows in {summary.files:,} files, {name}; {made}")
+    facts = asdict(summary) | {"domain": job.domain, "version": job.version, "encoder": job.digest}
+    made = f"{summary.computed:,} of them computed in {summary.seconds:,.1f} s"
+    answer(facts, f"{output}: {summary.rows:,} rows in {summary.files:,} files, {name}; {made}", as_json=as_json)
 
 
 def bulk_settings(model_store: Path | None, encoder: str | None) -> Settings:

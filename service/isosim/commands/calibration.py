@@ -1,7 +1,7 @@
 """`isosim calibrate`, `label` and `threshold`: calibrate from files, and read thresholds."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -10,17 +10,15 @@ from typing import Annotated, Any, get_args
 import typer
 
 from isosim.commands.client import PinnedVersion, Server, connected, finished, pinned
-from isosim.commands.domains import facts_of, print_facts, said
+from isosim.commands.domains import print_precisions, print_report, said
 from isosim.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
     Store,
-    domain_names,
-    versions,
 )
-from isosim.commands.terminal import print_json, show
-from isosim.errors import Conflict, InvalidInput
+from isosim.commands.terminal import answer, print_json
+from isosim.errors import InvalidInput
 from isosim.jobs.job import METHODS, PROMOTIONS
 from isosim.jobs.labelled_pairs import labelled_pairs
 from isosim.jobs.sandbox import Reading, read_path
@@ -28,7 +26,6 @@ from isosim.jobs.tables import kind_of_name
 from isosim.jobs.text_lines import STDIN, opened
 from isosim.jobs.vector_files import NpyFile
 from isosim.scoring.advice import (
-    GALLERY,
     MOST_GALLERY,
     SMALLEST_FMR,
     Target,
@@ -53,7 +50,7 @@ def calibrate(
             "(.npy, or NDJSON with their texts); - reads standard input"
         ),
     ],
-    domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
+    domain: Annotated[str, typer.Option(help="the domain to calibrate")],
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
     seed: int = 0,
@@ -123,9 +120,7 @@ def label(
             help="labelled pairs: .tsv or .csv with rows of label, a, b or a, b, label; - reads standard input"
         ),
     ],
-    domain: Annotated[
-        str, typer.Option(help="the domain or version to add probabilities to: name or name@3", autocompletion=versions)
-    ],
+    domain: Annotated[str, typer.Option(help="the domain or version to add probabilities to: name or name@3")],
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
     seed: int = 0,
     grades: Grades = False,
@@ -155,14 +150,13 @@ def print_fit(job: Job, *, as_json: bool) -> None:
         print_json(facts | {"promotion": report["promotion"], "report": report})
         return
     print(f"{job.domain}@{job.version}: {report['method']}")
-    print_facts(facts_of(report))
+    print_report(report)
     print(f"  {'promoted' if job.promoted else 'not promoted'}: {report['promotion']}")
-    if table := (report["labels"] or {}).get("table"):
-        show_precisions(table, GALLERY)
+    print_precisions(report)
 
 
 def threshold(
-    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous", autocompletion=versions)],
+    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous")],
     fmr: Annotated[
         float | None, typer.Option(min=SMALLEST_FMR, max=1, help="false-match rate among random pairs")
     ] = None,
@@ -179,10 +173,6 @@ def threshold(
         ),
     ] = None,
     gallery: Annotated[int | None, typer.Option(min=1, max=MOST_GALLERY, help="number of entries searched")] = None,
-    table: Annotated[
-        bool,
-        typer.Option("--table", help="print precision, recall and false alarms at several thresholds; needs labels"),
-    ] = False,
     space: Annotated[
         Space | None,
         typer.Option(
@@ -208,16 +198,8 @@ def threshold(
 ) -> None:
     """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits. With --save, also
     save the requested rate or precision."""
-    if save is not None and (table or any(one is not None for one in (space, unit))):
-        raise typer.BadParameter(
-            "may be combined only with --fmr, --precision or --false-hit-rate", param_hint="--save"
-        )
-    if table:
-        if any(one is not None for one in (fmr, precision, false_hit_rate, unit)):
-            raise typer.BadParameter("may be combined only with --gallery", param_hint="--table")
-        with connected(server, model_store=model_store, encoder=encoder) as client:
-            print_table(client, pinned(client, domain), gallery or GALLERY, as_json=as_json)
-        return
+    if save is not None and (space is not None or unit is not None):
+        raise typer.BadParameter("saves only a rate or a precision", param_hint="--save")
     if sum(one is not None for one in (fmr, precision, false_hit_rate)) != 1:
         raise typer.BadParameter("give one of them", param_hint="--fmr, --precision or --false-hit-rate")
     if (false_hit_rate is None) != (gallery is None):
@@ -265,16 +247,6 @@ def print_advice(target: Target, advice: Threshold) -> None:
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match; "
             f"the threshold's false-match rate for a pair is {advice.false_match_rate:.2g}"
         )
-        # `spread` 3: a query that has a wrong match is three times as likely as an average query to match a random
-        # entry. `spread` 1: all queries are alike. If too few queries have two wrong matches, `spread` is near 0 or
-        # None.
-        if (spread := advice.query_spread) and spread >= 0.05:
-            print(
-                f"  a query with a wrong match has further ones {spread:.1f} times as often as an average query has "
-                "wrong matches"
-            )
-        else:
-            print("  too few queries have two wrong matches to tell whether some have more wrong matches than others")
 
 
 def save_target(
@@ -288,55 +260,7 @@ def save_target(
         )
     client.save_threshold(domain, name, **target.facts)  # type: ignore[arg-type]
     (saved,) = (one for one in client.thresholds(domain).thresholds if one.name == name)
-    if as_json:
-        told = {"similarity": saved.similarity, "notice": saved.notice}
-        print_json({"domain": domain, "name": name, "target": target.facts, "version": version.version, **told})
-        return
-    print(f"{domain}: {name} is saved ({said(target.facts)})")
+    told = {"similarity": saved.similarity, "notice": saved.notice}
+    facts = {"domain": domain, "name": name, "target": target.facts, "version": version.version, **told}
     at = saved.notice if saved.similarity is None else f"similarity ≥ {saved.similarity:.4f}"
-    print(f"  {version}: {at}")
-
-
-def print_table(client: Client, version: PinnedVersion, gallery: int, *, as_json: bool) -> None:
-    """Prints precision, recall and false alarms of a labelled version at several thresholds, out of its report."""
-    labels = client.version(version.domain, version.version).report.get("labels")
-    rows = [row | {"alarms": row["false_match_rate"] * gallery} for row in (labels or {}).get("table") or ()]
-    if not rows:
-        client.threshold(str(version), precision=0.5)  # raises an error that explains why there are no rows
-        raise Conflict(
-            f"{version} has no table: its labelled pairs reach no precision of the table (50 % to 99 %); label more "
-            "pairs"
-        )
-    if as_json:
-        about = {"domain": version.domain, "version": version.version, "gallery": gallery}
-        print_json({**about, "table": rows})
-        return
-    show_precisions(rows, gallery)
-
-
-def show_precisions(rows: Iterable[Mapping[str, Any]], gallery: int) -> None:
-    """Prints the rows of `operating_points`."""
-    show(
-        (
-            "precision",
-            "95 % interval",
-            "similarity ≥",
-            "recall",
-            "95 % interval",
-            "false-match rate",
-            f"alarms among {gallery:,}",
-        ),
-        [
-            (
-                f"{row['precision']:g}",
-                "{:.2f} to {:.2f}".format(*row["precision_interval"]) if "precision_interval" in row else "",
-                f"{row['similarity']:.4f}",
-                f"{row['recall']:.2f}",
-                "{:.2f} to {:.2f}".format(*row["recall_interval"]),
-                f"{row['false_match_rate']:.2g}",
-                f"{row['alarms']:.3g}",
-            )
-            for row in rows
-        ],
-        head=True,
-    )
+    answer(facts, f"{domain}: {name} is saved ({said(target.facts)})\n  {version}: {at}", as_json=as_json)

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 import isosim_client
-from isosim.commands.shared import log_changes, stored, unknown_domain
+from isosim.commands.shared import log_changes, stored
 from isosim.commands.terminal import REMEDIES, bar, remark
 from isosim.domains.store import DomainStore
 from isosim.errors import Action, IsosimError, NotFound
@@ -20,7 +20,7 @@ from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainRef
 from isosim.settings import Settings
 from isosim.store.blobs import opened
-from isosim_client import Client, Domain, Retries
+from isosim_client import Client, Match, Retries
 from isosim_client import Job as ClientJob
 
 if TYPE_CHECKING:
@@ -63,22 +63,25 @@ class JobRunner:
             thread.join()
 
 
-def finished(client: Client, job: ClientJob) -> ClientJob:
-    """Waits for a job's end with a progress bar, and prints its notices. Ctrl-C cancels the job.
-
-    Raises:
-        isosim_client.JobError: the job has not succeeded.
-    """
-    for notice in client.job(job).notices:
-        remark(f"isosim: {notice}")
+@contextmanager
+def followed(cancel: Callable[[], object]) -> Iterator[Callable[[ClientJob | Match], None]]:
+    """Yields a function that shows the states of a job as a progress bar. Ctrl-C cancels the job by `cancel`."""
     with bar("waiting") as progress:
         try:
-            for state in client.events(job):
-                progress(state.stage, state.progress)
+            yield lambda state: progress(state.stage, state.progress)
         except KeyboardInterrupt:
             with suppress(isosim_client.IsosimError):
-                client.cancel(job)
+                cancel()
             raise
+
+
+def finished(client: Client, job: ClientJob) -> ClientJob:
+    """Waits for a job's end, and prints its notices. Raises isosim_client.JobError if it has not succeeded."""
+    for notice in client.job(job).notices:
+        remark(f"isosim: {notice}")
+    with followed(lambda: client.cancel(job)) as progress:
+        for state in client.events(job):
+            progress(state)
     return client.wait(job, progress=False)
 
 
@@ -134,20 +137,12 @@ def pinned(client: Client, domain: str) -> PinnedVersion:
 
     Raises:
         InvalidInput: `domain` is not a valid reference.
-        NotFound: there is no such domain or version; the message lists the known domains.
+        NotFound: the domain has no such version.
     """
     ref = DomainRef.parse(domain)
-    state = state_of(client, ref.name)
+    state = client.domain(ref.name)
     number = {"champion": state.champion, "previous": state.previous}.get(str(ref.version), ref.version)
     if number is None:
         raise NotFound(f"domain {ref.name!r} has no {ref.version}; calibrate it, or name another version")
     encoders = {one.version: one.encoder for one in state.versions}
     return PinnedVersion(ref.name, int(number), encoders.get(int(number)))
-
-
-def state_of(client: Client, domain: str) -> Domain:
-    """A domain's versions and champion. Raises NotFound, which lists the known domains."""
-    try:
-        return client.domain(domain)
-    except isosim_client.NotFound:
-        raise unknown_domain(domain, [one.domain for one in client.domains()]) from None

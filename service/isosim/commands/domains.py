@@ -7,27 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-import isosim_client
-from isosim.commands.client import Server, connected, pinned, state_of
+from isosim.commands.client import Server, connected, pinned
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
     Store,
     Yes,
     confirmed,
-    domain_names,
     domain_store,
     encoder_of,
-    known,
     stored,
-    version_numbers,
-    versions,
     whole,
 )
-from isosim.commands.terminal import EPILOG, complain, print_json, show
+from isosim.commands.terminal import EPILOG, answer, complain, print_json, show
 from isosim.encoders.store import EncoderStore
-from isosim.errors import InvalidInput
-from isosim.scoring.advice import rounded
+from isosim.errors import InvalidInput, UnknownDomain
+from isosim.scoring.advice import GALLERY, rounded
 from isosim.scoring.calibration import DomainRef
 from isosim_client import Client, Domain
 
@@ -39,8 +34,8 @@ app = typer.Typer(
     epilog=EPILOG,
 )
 
-Name = Annotated[str, typer.Argument(help="a domain", autocompletion=domain_names)]
-Number = Annotated[int, typer.Argument(help="number of a version", min=1, autocompletion=version_numbers)]
+Name = Annotated[str, typer.Argument(help="a domain")]
+Number = Annotated[int, typer.Argument(help="number of a version", min=1)]
 COLUMNS = ("domain", "version", "alias", "method", "encoder", "sentences", "created", "thresholds")
 DIGITS = 12  # of an encoder's digest
 UNREADABLE = "unreadable"  # shown instead of an alias; the reason is printed to stderr
@@ -116,7 +111,7 @@ def alias_of(version: int, domain: Domain) -> str:
 
 @app.command("show", epilog=EPILOG)
 def show_version(
-    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous", autocompletion=versions)],
+    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous")],
     server: Server = None,
     model_store: Store = None,
     encoder: EncoderId = None,
@@ -130,12 +125,13 @@ def show_version(
         print_json(vars(version) | {"alias": alias or None})
         return
     print(f"{name}@{number}{f' ({alias})' if alias else ''}: {version.method}")
-    print_facts(facts_of(version.report))
+    print_report(version.report)
     if "promotion" in version.report:
         print(f"  promotion: {version.report['promotion']}")
     print(f"  made: {version.created}, for encoder {version.encoder[:DIGITS]}")
     if (origin := version.origin) is not None:
         print(f"  came from: {origin['domain']}@{origin['version']}, {origin['imported']}")
+    print_precisions(version.report)
     candidates = version.report.get("candidates") or []
     if candidates:
         columns = [c for c in CANDIDATE_COLUMNS if any(one["evidence"].get(c) is not None for one in candidates)]
@@ -202,9 +198,40 @@ def facts_of_labels(labels: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "notice", labels["notice"]
 
 
-def print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    for what, value in facts:
+def print_report(report: Mapping[str, Any]) -> None:
+    for what, value in facts_of(report):
         print(f"  {what}: {value}")
+
+
+def print_precisions(report: Mapping[str, Any]) -> None:
+    """Prints precision, recall and false alarms at several thresholds, if the version learnt from labels."""
+    rows = (report.get("labels") or {}).get("table")
+    if not rows:
+        return
+    show(
+        (
+            "precision",
+            "95 % interval",
+            "similarity ≥",
+            "recall",
+            "95 % interval",
+            "false-match rate",
+            f"alarms among {GALLERY:,}",
+        ),
+        [
+            (
+                f"{row['precision']:g}",
+                "{:.2f} to {:.2f}".format(*row["precision_interval"]) if "precision_interval" in row else "",
+                f"{row['similarity']:.4f}",
+                f"{row['recall']:.2f}",
+                "{:.2f} to {:.2f}".format(*row["recall_interval"]),
+                f"{row['false_match_rate']:.2g}",
+                f"{row['false_match_rate'] * GALLERY:.3g}",
+            )
+            for row in rows
+        ],
+        head=True,
+    )
 
 
 def figure(value: float | None) -> str:
@@ -230,7 +257,7 @@ def promote(
 ) -> None:
     """Make a version the champion, after loading and verifying it."""
     with connected(server, model_store=model_store, encoder=encoder) as client:
-        seen = state_of(client, without_version(domain))
+        seen = client.domain(without_version(domain))
         confirmed(f"Make {domain}@{version} the champion (now: {called(domain, seen.champion)})?", yes=yes)
         say(client.promote(domain, version, without=without or (), seen=seen), as_json=as_json)
 
@@ -247,7 +274,7 @@ def rollback(
 ) -> None:
     """Swap the champion and the previous version."""
     with connected(server, model_store=model_store, encoder=encoder) as client:
-        seen = state_of(client, without_version(domain))
+        seen = client.domain(without_version(domain))
         if seen.previous is not None:
             question = f"Make {domain}@{seen.previous} the champion (now: {called(domain, seen.champion)})?"
             confirmed(question, yes=yes)
@@ -259,7 +286,7 @@ def delete(
     domain: Name,
     version: Annotated[
         int | None,
-        typer.Argument(help="the version to delete; default: the whole domain", min=1, autocompletion=version_numbers),
+        typer.Argument(help="the version to delete; default: the whole domain", min=1),
     ] = None,
     yes: Yes = False,
     server: Server = None,
@@ -272,32 +299,23 @@ def delete(
         if version is None:
             delete_domain(client, without_version(domain), yes=yes, as_json=as_json)
             return
-        seen = state_of(client, without_version(domain))
+        seen = client.domain(without_version(domain))
         client.version(domain, version)  # raises an error if there is no such version
         confirmed(f"Delete {domain}@{version} for good?", yes=yes)
         client.delete_version(domain, version, seen=seen)
-    if as_json:
-        left = [one.version for one in seen.versions if one.version != version]
-        print_json({"domain": domain, "deleted": version, "versions": left})
-    else:
-        print(f"{domain}@{version} is deleted")
+    left = [one.version for one in seen.versions if one.version != version]
+    facts = {"domain": domain, "deleted": version, "versions": left}
+    answer(facts, f"{domain}@{version} is deleted", as_json=as_json)
 
 
 def delete_domain(client: Client, domain: str, *, yes: bool, as_json: bool) -> None:
     """Deletes a domain; may be repeated. Servers notice the deletion within 2 s, workers at their next heartbeat."""
     confirmed(f"Delete {domain} with all its versions for good, and cancel its calibrations?", yes=yes)
     cancelled = [job.id for job in client.jobs() if job.domain == domain and not job.ended]
-    try:
-        client.delete_domain(domain)
-    except isosim_client.NotFound:
-        state_of(client, domain)  # raises an error that lists the known domains
-        raise
-    if as_json:
-        print_json({"domain": domain, "deleted": True, "versions": [], "cancelled": cancelled})
-        return
-    print(f"{domain} is deleted")
-    for job in cancelled:
-        print(f"  calibration {job} is cancelled")
+    client.delete_domain(domain)
+    facts = {"domain": domain, "deleted": True, "versions": [], "cancelled": cancelled}
+    text = "\n".join([f"{domain} is deleted", *(f"  calibration {job} is cancelled" for job in cancelled)])
+    answer(facts, text, as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -308,10 +326,9 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Show who changed what about a domain and when, newest first; also of a deleted domain."""
-    settings = stored(model_store=model_store)
-    store = domain_store(settings)
+    store = domain_store(stored(model_store=model_store))
     if not store.was_there(domain):
-        known(settings, domain)
+        raise UnknownDomain(domain)
     entries = [entry.facts for entry in itertools.islice(store.history(domain), limit)]
     if as_json:
         print_json(entries)
@@ -325,10 +342,7 @@ def export_archive(
     output: Annotated[Path, typer.Option("--output", "-o", help="the tar file to write")],
     domain: Annotated[
         str | None,
-        typer.Argument(
-            help="a domain with all its versions (name), or one version (name@3, name@previous)",
-            autocompletion=versions,
-        ),
+        typer.Argument(help="a domain with all its versions (name), or one version (name@3, name@previous)"),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="all domains")] = False,
     model_store: Store = None,
@@ -346,7 +360,6 @@ def export_archive(
     if domain is None:
         wanted: Iterable[tuple[str, list[int]]] = ((name, sorted(store.read(name).versions)) for name in store.names())
     else:
-        known(settings, domain)
         wanted = [selected(store, domain, encoder_of(settings).digest if "@" in domain else "")]
     with whole(output) as out:
         domains, count = export_domains(store, wanted, out)
@@ -411,8 +424,7 @@ def called(name: str, version: int | None) -> str:
 
 
 def say(domain: Domain, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"domain": domain.domain, "champion": domain.champion, "previous": domain.previous})
-        return
     name = domain.domain
-    print(f"{name}: champion {called(name, domain.champion)}, previous {called(name, domain.previous)}")
+    facts = {"domain": name, "champion": domain.champion, "previous": domain.previous}
+    text = f"{name}: champion {called(name, domain.champion)}, previous {called(name, domain.previous)}"
+    answer(facts, text, as_json=as_json)

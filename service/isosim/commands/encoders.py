@@ -11,11 +11,10 @@ from isosim.commands.shared import (
     Yes,
     confirmed,
     domain_store,
-    encoder_ids,
     need_training,
     stored,
 )
-from isosim.commands.terminal import EPILOG, bar, group, print_json, remark, show
+from isosim.commands.terminal import EPILOG, answer, group, print_json, remark, show, steps
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import InvalidInput
 
@@ -25,7 +24,7 @@ MAX_LENGTH = 8192
 
 app = group("List encoders; add, check and remove encoders that run on another server, or whose vectors you compute.")
 
-Id = Annotated[str, typer.Argument(metavar="NAME", help="name of the encoder in the store", autocompletion=encoder_ids)]
+Id = Annotated[str, typer.Argument(metavar="NAME", help="name of the encoder in the store")]
 
 
 @app.command(epilog=EPILOG)
@@ -79,12 +78,8 @@ def add(
         raise typer.BadParameter("needs --dimensions", param_hint="--unit-vectors")
     need_training()
     settings = stored(model_store=model_store)
-    with bar("starting") as progress:
+    with steps("starting") as say:
         from isosim.export import brought, remote  # noqa: PLC0415 - torch takes seconds; the bar says so
-
-        def say(text: str) -> None:
-            progress(text, None)
-            remark(f"  {text}")
 
         if dimensions is not None:
             artifact = brought.register(settings.model_store, name, dimensions, unit=unit_vectors, say=say)
@@ -93,10 +88,7 @@ def add(
                 settings.model_store, name, url or "", model or "", say,
                 key_file=key_file, prompt=prompt or "", max_length=max_length or MAX_LENGTH,
             )  # fmt: skip
-    if as_json:
-        print_json(facts_of(artifact))
-        return
-    print(artifact.id)
+    answer(facts_of(artifact), artifact.id, as_json=as_json)
     file = "FILE.npy" if artifact.kind == "vectors" else "FILE"
     remark(
         f"serve it with ISOSIM_ENCODER={artifact.id}; for percentiles, calibrate first: isosim calibrate {file} "
@@ -125,10 +117,8 @@ def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
     from isosim.encoders.remote import check as check_probes  # noqa: PLC0415 - httpcore2
 
     off = check_probes(artifact)
-    if as_json:
-        print_json(facts_of(artifact) | {"off": off})
-        return
-    print(f"{name}: the server gives the same vectors as at the registration (relative difference up to {off:.1e})")
+    same = f"{name}: the server gives the same vectors as at the registration (relative difference up to {off:.1e})"
+    answer(facts_of(artifact) | {"off": off}, same, as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -143,10 +133,8 @@ def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJso
     of = f", with which {len(served)} domain{'s are' if len(served) > 1 else ' is'} served," if served else ""
     confirmed(f"Remove encoder {name}{of} for good?", yes=yes)
     encoders.remove(artifact)
-    if as_json:
-        print_json({"id": name, "removed": artifact.digest, "domains": served})
-        return
-    print(f"encoder {name} is removed")
+    facts = {"id": name, "removed": artifact.digest, "domains": served}
+    answer(facts, f"encoder {name} is removed", as_json=as_json)
 
 
 def registered(encoders: EncoderStore, name: str) -> EncoderArtifact:

@@ -15,9 +15,8 @@ from isosim.commands.shared import (
     encoder_of,
     need_training,
     settings_with,
-    versions,
 )
-from isosim.commands.terminal import bar, print_json, remark
+from isosim.commands.terminal import answer, bar, steps
 from isosim.errors import InvalidInput, NotFound
 from isosim.store.blobs import opened
 from isosim.store.identity import create
@@ -60,17 +59,13 @@ def export(
     """Export an encoder, its pooling and the calibrator into the model store."""
     need_training()
     settings = settings_with(model_store=model_store)
-    with bar("reading the checkpoint") as progress:
+    with steps("reading the checkpoint") as say:
         from isosim.export import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
         from isosim.export import encoder as encoders  # noqa: PLC0415
         from isosim.export import model_store as store  # noqa: PLC0415
 
         checkpoint = checkpoints.resolve(encoder, revision)
         loaded = encoders.load(checkpoint, pooling=pooling, layers=layers, max_length=max_length, prompt=prompt)
-
-        def say(text: str) -> None:
-            progress(text, None)
-            remark(f"  {text}")
 
         artifact = store.export(
             settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, loaded, say
@@ -80,16 +75,13 @@ def export(
 
             artifact = export_reduced(settings.model_store, artifact, precision, text, say)
     create(opened(settings.model_store))
-    if as_json:
-        place = {"id": artifact.id, "digest": artifact.digest, "folder": str(artifact.folder)}
-        about = {"licence": artifact.licence, "prompts": artifact.prompts}
-        print_json({**place, **about, **asdict(artifact.spec)})
-        return
-    print(artifact.id)
+    place = {"id": artifact.id, "digest": artifact.digest, "folder": str(artifact.folder)}
+    about = {"licence": artifact.licence, "prompts": artifact.prompts}
+    answer({**place, **about, **asdict(artifact.spec)}, artifact.id, as_json=as_json)
 
 
 def bundle(
-    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous", autocompletion=versions)],
+    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous")],
     output: Annotated[Path, typer.Option("--output", "-o", help="the ONNX file to write")],
     model_store: Store = None,
     encoder: EncoderId = None,
@@ -119,8 +111,5 @@ def bundle(
         progress("writing the graph", None)
         loaded = domain_store(settings).load(version.domain, version.version)
         write(artifact, version.domain, loaded, output)
-    if as_json:
-        facts = {"output": str(output), **version._asdict(), "method": loaded.version.method}
-        print_json({**facts, "bytes": output.stat().st_size})
-        return
-    print(f"{output}: {version}")
+    facts = {"output": str(output), **version._asdict(), "method": loaded.version.method}
+    answer({**facts, "bytes": output.stat().st_size}, f"{output}: {version}", as_json=as_json)

@@ -11,7 +11,7 @@ import typer
 from isosim.access.grants import SCOPES, Grant, parse_grant
 from isosim.access.key_file import Keys
 from isosim.commands.shared import AsJson
-from isosim.commands.terminal import EPILOG, group, print_json, show
+from isosim.commands.terminal import EPILOG, answer, group, print_json, show
 from isosim.errors import InvalidInput, Unavailable
 from isosim.settings import Settings
 from isosim.store.artifacts import locked, write_atomically
@@ -45,11 +45,11 @@ def new(
     line = " ".join([hashlib.sha256(key.encode()).hexdigest(), *words])
     if add is not None:
         append(add, line)
-    if as_json:
-        print_json({"key": key, "line": line})
-    else:
-        print(f"key: {key}")
-        print(f"line: {line}" if add is None else f"added to {add}")
+    answer(
+        {"key": key, "line": line},
+        f"key: {key}\n" + (f"line: {line}" if add is None else f"added to {add}"),
+        as_json=as_json,
+    )
 
 
 def check(words: list[str]) -> None:

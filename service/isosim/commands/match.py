@@ -5,28 +5,26 @@ import io
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from isosim.commands.calibration import Labels
-from isosim.commands.client import Server, connected
+from isosim.commands.client import Server, connected, followed
 from isosim.commands.files import Charset, Column, Header, Sheet, limits
-from isosim.commands.shared import AsJson, EncoderId, Store, domain_names
-from isosim.commands.terminal import bar, print_json, remark, show, tabbed
+from isosim.commands.shared import AsJson, EncoderId, Store
+from isosim.commands.terminal import print_json, remark, show, tabbed
 from isosim.errors import InvalidInput
 from isosim.jobs.job import LABEL_KINDS
 from isosim.jobs.labelled_pairs import labelled_pairs
 from isosim.jobs.sandbox import Reading, read_path
 from isosim.jobs.text_lines import STDIN, read_lines
 from isosim.scoring.calibration import DEFAULT
-from isosim_client import Client, IsosimError, Match, MatchAnswer, NoAnswer, SearchOutcome
+from isosim_client import Client, Match, MatchAnswer, NoAnswer, SearchOutcome
 
 FORMATS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".xlsx": "xlsx"}
-FORMS = ("pairs", "best", "clusters")
 TEXT = 200  # characters of a text that are printed on a terminal
 SHOWN = 20  # rows that are printed on a terminal without --output
 ANSWERS = {"y": 1, "yes": 1, "1": 1, "n": 0, "no": 0, "0": 0}
@@ -57,7 +55,7 @@ def match(
         float | None, typer.Option(help="0.95: the bound of the interval reaches the target, instead of its middle")
     ] = None,
     form: Annotated[
-        str,
+        Literal["pairs", "best", "clusters"],
         typer.Option(help="pairs (best first), best (every row of A with its best match) or clusters (of one file)"),
     ] = "pairs",
     at_most: Annotated[int | None, typer.Option(min=0, help="number of rows")] = None,
@@ -73,7 +71,7 @@ def match(
     ] = None,
     domain: Annotated[
         str | None,
-        typer.Option(help="whose scale to use; default: one fitted to the texts", autocompletion=domain_names),
+        typer.Option(help="whose scale to use; default: one fitted to the texts"),
     ] = None,
     column: Column = None,
     column_b: Annotated[str | None, typer.Option(help="column of B, if it has another name")] = None,
@@ -92,7 +90,7 @@ def match(
 
     Without a target, as many pairs as there are texts are given, the most similar first.
     """
-    check_options(a, b, again, form, output)
+    check_options(a, b, again, output)
     same = f" --server {server}" if server is not None else ""
     target: dict[str, Any] = {
         "fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "similarity": similarity,
@@ -138,14 +136,12 @@ def match(
         summarize(state, output, same)
 
 
-def check_options(a: Path | None, b: Path | None, again: str | None, form: str, output: Path | None) -> None:
+def check_options(a: Path | None, b: Path | None, again: str | None, output: Path | None) -> None:
     """Raises typer.BadParameter."""
     if (a is None) == (again is None) or (b is not None and again is not None):
         raise typer.BadParameter("give one file or two, or the id of an earlier match", param_hint="A or --match")
     if a is not None and b is not None and a != STDIN and a.resolve() == b.resolve():
         raise typer.BadParameter("it is the same file as A; leave it out to find the duplicates of A", param_hint="B")
-    if form not in FORMS:
-        raise typer.BadParameter(f"give one of {', '.join(FORMS)}", param_hint="--form")
     if output is not None and output.suffix.lower() not in FORMATS:
         raise typer.BadParameter(f"its ending must be one of {', '.join(FORMATS)}", param_hint="--output")
 
@@ -190,21 +186,13 @@ def outcome_row(name: str, one: SearchOutcome) -> tuple[str, ...]:
 
 
 def finished(client: Client, started: Match, same: str) -> Match:
-    """Waits for the end of a match with a progress bar, and prints its notices. Ctrl-C cancels it. `same`: the option
-    that names the server again, if there is one.
-
-    Raises:
-        isosim_client.JobError: the match has not succeeded.
-    """
+    """Waits for the end of a match, and prints its notices. `same`: the option that names the server again, if there
+    is one. Raises isosim_client.JobError if it has not succeeded."""
     if started.seconds is not None and started.seconds > 60:
         remark(f"isosim: this takes about {started.seconds / 60:.0f} minutes on two cores")
-    with bar("waiting") as progress:
+    with followed(lambda: client.delete_match(started)) as progress:
         try:
-            found = client.wait_match(started, progress=lambda state: progress(state.stage, state.progress))
-        except KeyboardInterrupt:
-            with suppress(IsosimError):
-                client.delete_match(started)
-            raise
+            found = client.wait_match(started, progress=progress)
         except NoAnswer:
             remark(f"isosim: the match goes on when its server is back: isosim match --match {started.id}{same}")
             raise

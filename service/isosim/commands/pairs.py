@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from isosim.commands.terminal import dumped, tabbed
+from isosim.encoders.texts import grouped
 from isosim.errors import InvalidInput
 from isosim.jobs.text_lines import TextLines
 from isosim_client import Similarity
@@ -87,19 +88,9 @@ PIECE = 256  # maximum number of pairs or texts in a request; servers accept 512
 PIECE_CHARACTERS = 400_000  # maximum, unless the first entry has more: 1.6 MB in UTF-8; servers accept 2 MB by default
 
 
-def pieces(block: Sequence[T], text: Callable[[T], str]) -> Iterator[list[T]]:
+def pieces(entries: Iterable[T], text: Callable[[T], str]) -> Iterator[list[T]]:
     """Splits entries into lists of at most PIECE entries and PIECE_CHARACTERS characters. `text`: text of an entry."""
-    piece: list[T] = []
-    size = 0
-    for entry in block:
-        length = len(text(entry))
-        if piece and (len(piece) == PIECE or size + length > PIECE_CHARACTERS):
-            yield piece
-            piece, size = [], 0
-        piece.append(entry)
-        size += length
-    if piece:
-        yield piece
+    return grouped(entries, lambda entry: len(text(entry)), PIECE, PIECE_CHARACTERS)
 
 
 Row = dict[str, Any]

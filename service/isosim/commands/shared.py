@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -15,62 +15,16 @@ import typer
 from isosim.commands.terminal import remark
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
-from isosim.jobs.store import JobStore
+from isosim.errors import InvalidInput, Unavailable
 from isosim.observability.logs import LineFormatter, direct
-from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.settings import Settings, unread
 from isosim.store.blobs import opened
 from isosim.store.identity import identify
-from isosim.wording import named, nearest
-
-UNREADABLE = (IsosimError, OSError, ValueError)  # errors if a store cannot be read or a setting is invalid
-
-
-def completion(offered: Callable[[Path, typer.Context, str], Iterable[str]]) -> Any:
-    """A completion that offers nothing if the store cannot be read. `offered` gets the store, given on the command line
-    or else in the environment, the other options, and what is typed."""
-
-    def complete(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
-        given = context.params.get("model_store")
-        try:
-            return list(offered(Path(given) if given else Settings().model_store, context, incomplete))
-        except UNREADABLE:
-            return []
-
-    return complete
-
-
-@completion
-def domain_names(store: Path, context: typer.Context, incomplete: str) -> Iterable[str]:
-    return DomainStore(opened(store)).names()
-
-
-@completion
-def versions(store: Path, context: typer.Context, incomplete: str) -> Iterable[str]:
-    """Domain names, and after an `@` the versions of a domain."""
-    domains = DomainStore(opened(store))
-    name, at, _ = incomplete.partition("@")
-    if not at:
-        return domains.names()
-    return [*(f"{name}@{version}" for version in domains.read(name).versions), f"{name}@previous"]
-
-
-@completion
-def version_numbers(store: Path, context: typer.Context, incomplete: str) -> Iterable[str]:
-    """Version numbers of the domain given in the preceding argument."""
-    return map(str, DomainStore(opened(store)).read(context.params.get("domain") or "").versions)
-
-
-@completion
-def encoder_ids(store: Path, context: typer.Context, incomplete: str) -> Iterable[str]:
-    return EncoderStore.at(store).ids()
-
 
 Store = Annotated[Path | None, typer.Option("--model-store", help="the model store (ISOSIM_MODEL_STORE)")]
 EncoderId = Annotated[
     str | None,
-    typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)", autocompletion=encoder_ids),
+    typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)"),
 ]
 RedisUrl = Annotated[str | None, typer.Option(help="Redis for cache and limits (ISOSIM_REDIS_URL)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
@@ -121,10 +75,6 @@ def encoder_of(settings: Settings) -> EncoderArtifact:
     return EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
 
 
-def job_store(settings: Settings) -> JobStore:
-    return JobStore(opened(settings.model_store))
-
-
 def need_training() -> None:
     """Raises Unavailable if the packages for fitting and exporting are not installed."""
     if importlib.util.find_spec("torch") is None:
@@ -164,24 +114,3 @@ def confirmed(question: str, *, yes: bool) -> None:
         raise InvalidInput(f"{question} There is no terminal to answer on; give --yes")
     if not typer.confirm(question, err=True):
         raise InvalidInput("nothing was changed")
-
-
-def known(settings: Settings, domain: str) -> DomainRef:
-    """Parses a reference to a domain of the store.
-
-    Raises:
-        InvalidInput: `domain` is not a valid reference.
-        NotFound: the store has no such domain; the message lists the known ones.
-    """
-    ref = DomainRef.parse(domain)
-    domains = domain_store(settings)
-    if ref.name != DEFAULT and not domains.read(ref.name).versions:
-        raise unknown_domain(ref.name, list(domains.names()))
-    return ref
-
-
-def unknown_domain(name: str, names: Sequence[str]) -> NotFound:
-    """The error for an unknown domain; lists the known `names`, the nearest of them first."""
-    near = nearest(name, names, 0.7)
-    hint = f"did you mean {near!r}? " if near is not None else ""
-    return NotFound(f"no domain {name!r}; {hint}there are: {named(names) or 'none'}")

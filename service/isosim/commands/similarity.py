@@ -24,7 +24,7 @@ from isosim.commands.pairs import (
     tab_line,
     tab_separated,
 )
-from isosim.commands.shared import AsJson, EncoderId, Store, versions
+from isosim.commands.shared import AsJson, EncoderId, Store
 from isosim.commands.terminal import bar, remark
 from isosim.errors import Conflict, EmptyInput, InvalidInput
 from isosim.jobs.tables import kind_of_name
@@ -48,10 +48,7 @@ def similarity(
     one: Annotated[
         str | None, typer.Option("--against", help="compare each line of one text with this sentence")
     ] = None,
-    domain: Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)] = "default",
-    sort: Annotated[
-        bool, typer.Option("--sort", help="print the most similar pairs first; holds all pairs in memory")
-    ] = False,
+    domain: Annotated[str, typer.Option(help="name, name@3 or name@previous")] = "default",
     top: Annotated[
         int | None, typer.Option(min=1, help="print only this number of the most similar pairs, sorted")
     ] = None,
@@ -95,10 +92,9 @@ def similarity(
         version = pinned(client, domain)
         if fmr is not None and fmr < 1:
             client.threshold(str(version), fmr=fmr)  # raises an error if the version cannot reach the rate
-        streams = not sort and top is None
 
         def answers() -> Iterator[tuple[list[Pair], Similarity]]:
-            with bar("scoring", wanted=not (streams and sys.stdout.isatty())) as progress:
+            with bar("scoring", wanted=top is not None or not sys.stdout.isatty()) as progress:
                 for pairs in chunked(pairs_of(texts, one)):
                     asked = [(pair.a, pair.b) for pair in pairs]
                     yield pairs, client.similarity(asked, domain=str(version), threshold=name, detail=True)
@@ -136,7 +132,10 @@ def similarity(
                     "and they never match"
                 )
 
-        for block in in_order(rows(), sort=sort, top=top):
+        blocks: Iterable[list[Row]] = rows()
+        if top is not None:
+            blocks = [heapq.nsmallest(top, itertools.chain.from_iterable(blocks), key=ranked)]
+        for block in blocks:
             print("".join(line(row) + "\n" for row in block), end="", flush=True)
 
 
@@ -198,11 +197,3 @@ def matches(row: Row, threshold: float | None, fmr: float | None) -> bool:
         return bool(row["similarity"] >= threshold)
     assert fmr is not None  # noqa: S101 - one of the two is given
     return bool(1.0 - row["percentile"] <= fmr)
-
-
-def in_order(blocks: Iterable[list[Row]], *, sort: bool, top: int | None) -> Iterable[list[Row]]:
-    """The blocks as they arrive. With `sort`, one block of all rows, the most similar first; with `top`, the first of
-    them."""
-    if top is not None:
-        return [heapq.nsmallest(top, itertools.chain.from_iterable(blocks), key=ranked)]
-    return [sorted(itertools.chain.from_iterable(blocks), key=ranked)] if sort else blocks

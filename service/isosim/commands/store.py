@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
-from isosim.commands.shared import AsJson, Store, domain_names, domain_store, job_store, settings_with, stored
-from isosim.commands.terminal import EPILOG, group, print_json, show
+from isosim.commands.shared import AsJson, Store, domain_store, settings_with, stored
+from isosim.commands.terminal import EPILOG, answer, group, print_json, show
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
+from isosim.jobs.store import JobStore
 from isosim.settings import Settings
 from isosim.store.artifacts import Garbage, since, superfluous
 from isosim.store.blobs import check, opened
@@ -36,31 +37,25 @@ def init(model_store: Store = None, as_json: AsJson = False) -> None:
     blobs = opened(settings_with(model_store=model_store).model_store)
     check(blobs)
     store_id = create(blobs)
-    if as_json:
-        print_json({"id": store_id})
-        return
-    print(store_id)
+    answer({"id": store_id}, store_id, as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
 def repair(
-    domain: Annotated[str, typer.Argument(help="a domain whose record is damaged", autocompletion=domain_names)],
+    domain: Annotated[str, typer.Argument(help="a domain whose record is damaged")],
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
     """Rebuild a domain's damaged record from what can be read of it and from its versions' manifests. A sound record
     stays as it is."""
     record = domain_store(stored(model_store=model_store)).repair(domain)
-    if as_json:
-        served = {digest: asdict(aliases) for digest, aliases in record.aliases.items()}
-        facts = {"domain": domain, "versions": sorted(record.versions), "revision": record.revision}
-        print_json({**facts, "served": served})
-        return
-    print(f"{domain}: versions {', '.join(map(str, sorted(record.versions))) or 'none'}, revision {record.revision}")
-    for digest, aliases in record.aliases.items():
-        print(f"  encoder {digest[:12]}: champion {aliases.champion or 'none'}, previous {aliases.previous or 'none'}")
-    if record.versions and not any(aliases.champion for aliases in record.aliases.values()):
-        print(f"  no champion could be read; to make one: isosim domains promote {domain} VERSION")
+    served = {digest: asdict(aliases) for digest, aliases in record.aliases.items()}
+    facts = {"domain": domain, "versions": sorted(record.versions), "revision": record.revision, "served": served}
+    champions = [f"{aliases.champion} for encoder {digest[:12]}" for digest, aliases in record.aliases.items()]
+    versions = ", ".join(map(str, sorted(record.versions)))
+    remedy = f"none; to make one: isosim domains promote {domain} VERSION" if versions else "none"
+    text = f"{domain}: versions {versions or 'none'}; champions: {', '.join(champions) or remedy}"
+    answer(facts, text, as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -104,9 +99,8 @@ def seconds(text: str) -> float:
 def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
     """Yields files older than `age` seconds that can be removed. Leaves out files that an unfinished job uses."""
     domains, exports = domain_store(settings), EncoderStore.at(settings.model_store)
-    records = job_store(settings)
-    jobs = records.unended()
-    resting = records.rested_on()
+    records = JobStore(domains.blobs)
+    jobs, resting = records.unended(), records.rested_on()
     yield from domains.blobs.unfinished(age)
     yield from domains.garbage(age)
     needed: set[str] | None = {job.request.encoder for job in jobs}

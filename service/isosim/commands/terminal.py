@@ -1,21 +1,14 @@
 """Terminal output: results on stdout (tables, tabs, JSON), progress and errors on stderr, exit codes."""
 
-import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.table import Table
 import os
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import typer
 
 from isosim.errors import Action, IsosimError
-
-PLAIN_WIDTH = 200  # characters; width of a table that is printed to a file or pipe
 
 
 def dumped(value: object) -> bytes:
@@ -27,6 +20,11 @@ def dumped(value: object) -> bytes:
 
 def print_json(value: object) -> None:
     print(dumped(value).decode())
+
+
+def answer(facts: object, text: str, *, as_json: bool) -> None:
+    """Prints the result of a command, as JSON or in words."""
+    print(dumped(facts).decode() if as_json else text)
 
 
 def remark(text: str) -> None:
@@ -46,32 +44,14 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, head: bool
         for row in [columns, *cells] if head else cells:
             print(tabbed(row))
         return
-    from rich.markup import escape  # noqa: PLC0415 - not needed for TSV
+    from rich.console import Console  # noqa: PLC0415 - not needed for TSV
+    from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(*columns)
     for row in cells:
         table.add_row(*map(escape, row))
-    print_table(table)
-
-
-def print_table(table: "Table") -> None:
-    """Prints a table with borders, even if standard output is a file or a pipe."""
-    from rich.console import Console  # noqa: PLC0415
-
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
-
-
-SHOWN = 80  # a message quotes at most this many characters of an invalid value
-NUMBERS = {  # pydantic's type of error -> description of a valid value
-    "float_parsing": "a number",
-    "int_parsing": "a whole number",
-    "less_than_equal": "{le:g} or less",
-    "less_than": "less than {lt:g}",
-    "greater_than_equal": "{ge:g} or more",
-    "greater_than": "more than {gt:g}",
-}
-SHARES = {"fmr", "precision", "false_hit_rate"}  # options whose values users often give in per cent
+    Console().print(table)
 
 
 class Report(Protocol):
@@ -101,6 +81,18 @@ def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
         )
 
 
+@contextmanager
+def steps(first: str) -> Iterator[Callable[[str], None]]:
+    """Yields a function that shows, in a bar and on stderr, what a command does now. `first`: what it does first."""
+    with bar(first) as progress:
+
+        def say(step: str) -> None:
+            progress(step, None)
+            remark(f"  {step}")
+
+        yield say
+
+
 # How each action is taken on the command line.
 REMEDIES = {
     Action.ADD_ENCODER: "isosim encoder add NAME --dimensions N --unit-vectors",
@@ -127,10 +119,8 @@ class ReaderLeft(Exception):
 
 
 def complain(message: str) -> None:
-    """Prints an error as one line on stderr, red on a terminal."""
-    line = "isosim: " + " ".join(message.split())
-    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    print(typer.style(line, fg="red") if coloured else line, file=sys.stderr, flush=True)
+    """Prints an error as one line on stderr."""
+    remark("isosim: " + " ".join(message.split()))
 
 
 def ended(command: Callable[[], Any]) -> int:
@@ -173,17 +163,8 @@ def in_one_line(error: IsosimError | OSError) -> str:
 
 
 def invalid_settings(error: Any) -> list[str]:
-    """Describes each error of a ValidationError of the settings."""
-    return [f"ISOSIM_{'_'.join(map(str, problem['loc'])).upper()}: {in_words(problem)}" for problem in error.errors()]
-
-
-def in_words(problem: Mapping[str, Any]) -> str:
-    """Describes one of pydantic's errors. Quotes the invalid value only where a number is expected: an invalid address
-    may contain a password."""
-    wanted = NUMBERS.get(problem["type"])
-    if wanted is None:
-        return str(problem["msg"])
-    return f"{str(problem['input'])[:SHOWN]!r} is given; it must be {wanted.format_map(problem.get('ctx', {}))}"
+    """Describes each error of a ValidationError of the settings. Quotes no value: an address may hold a password."""
+    return [f"ISOSIM_{'_'.join(map(str, problem['loc'])).upper()}: {problem['msg']}" for problem in error.errors()]
 
 
 def say_misuse(error: typer.TyperException) -> int:
@@ -193,9 +174,5 @@ def say_misuse(error: typer.TyperException) -> int:
         print(error.format_message(), file=sys.stderr)
     else:
         path = context.command_path if context is not None else "isosim"
-        problems = getattr(error.__cause__, "errors", None)
-        option = getattr(getattr(error, "param", None), "name", None)
-        if isinstance(error, typer.BadParameter) and problems is not None:
-            error.message = in_words(problems()[0]) + ("; 1 % is 0.01" if option in SHARES else "")
         complain(f"{error.format_message().rstrip('.')} (see {path} --help)")
     return error.exit_code

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from isosim.commands.shared import AsJson, need_finetuning
-from isosim.commands.terminal import bar, print_json, remark
+from isosim.commands.terminal import answer, bar, remark
 from isosim.errors import InvalidInput
 from isosim.training.recipe import Objective, Pooling, Precision, Recipe
 
@@ -86,12 +86,9 @@ def train(
 
         start = checkpoints.resolve(encoder, revision)
         facts = run.train(start, recipe, data, output, dev=dev, licence=licence, report=progress)
-    if as_json:
-        print_json({"output": str(output), **facts})
-        return
     if (kept := facts["dev_kept"]) is not None:
         before, step = facts["dev_before"], facts["steps_kept"]
         remark(f"Spearman × 100 on {dev}: {100 * before:.2f} before, {100 * kept:.2f} after step {step}")
         if kept <= before:
             remark("no evaluation was better than the starting encoder: try other settings, or use it without training")
-    print(output)
+    answer({"output": str(output), **facts}, str(output), as_json=as_json)

@@ -185,9 +185,6 @@ class MicroBatcher:
         """Estimated seconds until all texts that are queued now are encoded."""
         return self.queued_size / self.rate if self.rate else 0.0
 
-    def set_cpu_contended(self, cpu_contended: bool) -> None:
-        self.cpu_contended = cpu_contended
-
     def submit(self, pending_texts: Sequence[PendingText]) -> None:
         """Admits all texts or none.
 
@@ -283,22 +280,15 @@ class MicroBatcher:
 
     def _running(self) -> None:
         give_way()
-        while self._run_next():
-            pass
-
-    def _run_next(self) -> bool:
-        """Runs the next batch; False once the batcher stops."""
-        taken = self._take()
-        if taken is None:
-            return False
-        batch, exclusive = taken
-        if batch:
-            self._run(batch, exclusive)
-        if exclusive:
-            with self._ready:
-                self._exclusive = False
-                self._ready.notify()
-        return True
+        while (taken := self._take()) is not None:
+            batch, exclusive = taken
+            if batch:
+                self._run(batch, exclusive)
+            if exclusive:
+                with self._ready:
+                    self._exclusive = False
+                    self._ready.notify()
+            del batch, taken  # otherwise these texts stay in memory until the next ones arrive
 
     def _take(self) -> tuple[list[PendingText], bool] | None:
         """Waits for texts and forms a batch. Returns the batch, and whether it gets the whole device.

@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy.typing as npt
 
 from isosim.arrays import Floats, Vectors
 from isosim.encoders.store import EncoderArtifact
-from isosim.encoders.texts import Side, Tokens
 from isosim.errors import InvalidInput
 
 # Accepted deviation of a norm from 1. Rounding to bfloat16 causes up to 7e-4, to float16 up to 1e-4 (100,000 random
@@ -26,23 +24,7 @@ class NoEncoder:
     def __init__(self, name: str, dim: int) -> None:
         self.name, self.dim = name, dim
 
-    def __call__(self, texts: Sequence[str], side: Side) -> list[Tokens]:
-        """Always raises InvalidInput."""
-        self.refuse()
-
-    def pieces(self, texts: Sequence[str], *, special: bool) -> NoReturn:
-        """Always raises InvalidInput."""
-        self.refuse()
-
-    def prepare(self, ids: Sequence[Sequence[int]]) -> NoReturn:
-        """Always raises InvalidInput."""
-        self.refuse()
-
-    def run(self, prepared: object, *, exclusive: bool = False) -> Vectors:
-        """Always raises InvalidInput."""
-        self.refuse()
-
-    def refuse(self) -> NoReturn:
+    def __call__(self, *_: object, **__: object) -> NoReturn:
         """Raises InvalidInput, which says what to send instead of texts."""
         raise InvalidInput(
             f"encoder {self.name} cannot score texts, because its users bring their own vectors; send "
@@ -50,11 +32,13 @@ class NoEncoder:
             "(POST /percentile)"
         )
 
+    pieces = prepare = run = __call__
+
 
 def refuse_texts(artifact: EncoderArtifact) -> None:
     """Raises InvalidInput if users of this encoder compute the vectors themselves."""
     if artifact.kind == "vectors":
-        NoEncoder(artifact.id, artifact.spec.dim).refuse()
+        NoEncoder(artifact.id, artifact.spec.dim)()
 
 
 def encoded(vector: Vectors) -> str:

@@ -40,7 +40,6 @@ class RedisCache:
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
         self.trouble = ""  # why the last probe failed
-        self.refusal = ""  # Redis's error message for the last probe; empty if Redis sent no error
         self.write_refusal = ""  # Redis's error message for the last entries sent to it; empty if Redis stored them
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
@@ -85,15 +84,11 @@ class RedisCache:
         try:
             async with asyncio.timeout(self.timeout):
                 await self.redis.mget(PROBED)
-        except ResponseError as error:
-            self.breaker.failed()
-            self.refusal = f"{type(error).__name__}: {error}"
         except Exception as error:  # noqa: BLE001 - redis-py raises ValueError for invalid answers
             self.breaker.failed()
-            self.refusal, self.trouble = "", why(error)
+            self.trouble = why(error)
         else:
             self.breaker.succeeded()
-            self.refusal = ""
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
         for entry in entries:
@@ -130,9 +125,8 @@ class RedisCache:
 
 
 async def beat(cache: RedisCache) -> None:
-    """Probes Redis until cancelled. Logs when Redis stops answering, answers again, or refuses to look up or store
-    vectors."""
-    up, refusal, write_refusal, since = True, "", "", time.monotonic()
+    """Probes Redis until cancelled. Logs when it cannot be used, answers again, or refuses to store vectors."""
+    up, write_refusal, since = True, "", time.monotonic()
     while True:
         await cache.probe()
         if cache.up is not up:
@@ -140,14 +134,7 @@ async def beat(cache: RedisCache) -> None:
             if up:
                 log.info("Redis answers again", extra={"facts": {"away_s": round(since - before, 1)}})
             else:
-                log.warning(
-                    "Redis cannot be used (%s): vectors are computed but not shared",
-                    cache.refusal or cache.trouble,
-                )
-        if cache.refusal != refusal:
-            refusal = cache.refusal
-            if refusal:
-                log.warning("Redis refuses lookups: %s", refusal)
+                log.warning("Redis cannot be used (%s): vectors are computed but not shared", cache.trouble)
         if cache.write_refusal != write_refusal:
             write_refusal = cache.write_refusal
             if write_refusal:

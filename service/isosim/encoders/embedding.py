@@ -24,10 +24,6 @@ from isosim.errors import CallerLeft, NotReady, TokenizerFailure
 Watch = Callable[[Callable[[], None]], Callable[[], object]]
 
 
-def nothing() -> None:
-    """Does nothing; used as the unregister function if no connection is watched."""
-
-
 class Embeddings(NamedTuple):
     """Distinct texts, their vectors (N, D), the row of each requested text, and what they cost.
 
@@ -165,17 +161,14 @@ class Embedder:
         self._awaited[waiter] = set(pending_texts)
         for pending in pending_texts:
             pending.waiters.add(waiter)
-        stop: Callable[[], object] = nothing
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._leave, waiter)
             if new:
                 self.batcher.submit(new)
                 self._under_way.update((pending.key, pending) for pending in new)
             if watch is not None:
-                stop = watch(partial(fail, waiter, CallerLeft()))
+                stack.callback(watch(partial(fail, waiter, CallerLeft())))
             await waiter
-        finally:
-            stop()
-            self._leave(waiter)
         tokenization = queue = inference = 0.0
         for pending in pending_texts:
             tokenization = max(tokenization, pending.tokenization)

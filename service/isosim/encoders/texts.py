@@ -1,9 +1,9 @@
 """Tokens of texts, their vectors, and out-of-domain tests of them."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from isosim.arrays import Vectors
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Side = Literal["right", "left"]  # "right": truncation removes the last tokens of a text; "left": the first tokens
 
 
@@ -51,6 +52,22 @@ class PooledVector:
     unreadable: bool = False
     unknown_hash: int = 0
     verdict: Verdict | None = None
+
+
+def grouped(entries: Iterable[T], size: Callable[[T], int], most: int, most_size: int) -> Iterator[list[T]]:
+    """Yields the entries in order, in groups of at most `most` entries whose sizes add up to at most `most_size`. An
+    entry with a larger size has a group of its own."""
+    group: list[T] = []
+    total = 0
+    for entry in entries:
+        own = size(entry)
+        if group and (len(group) == most or total + own > most_size):
+            yield group
+            group, total = [], 0
+        group.append(entry)
+        total += own
+    if group:
+        yield group
 
 
 # A domain's out-of-domain test, which sets `verdict` of each text; called with N texts and their vectors (N, D).

@@ -182,14 +182,11 @@ class MatchStore:
 
     def judgements(self, job: Job) -> Judgements:
         """Records a use of the result. Raises NotFound if it was removed, or not used for too long."""
-        records = self._records(job)
 
-        def step(there: Judgements | None) -> Judgements:
-            if there is None or self._unused(there.used) > self.keep:
-                raise gone(job)
+        def step(there: Judgements) -> Judgements:
             return replace(there, used=now()) if self._unused(there.used).total_seconds() > TOUCH else there
 
-        return records.change(STATE, step)
+        return self._change(job, step)
 
     def judge(self, job: Job, labels: Mapping[int, int | None], named: Collection[int] = ()) -> Judgements:
         """Adds judgements to those that are there; a later one on the same candidate replaces the earlier, None removes
@@ -203,16 +200,22 @@ class MatchStore:
         if outside := [pair for pair in labels if not 0 <= pair < count]:
             raise InvalidInput(f"labels: there is no pair {outside[0]}; the pairs are 0 to {count - 1}")
 
-        def step(there: Judgements | None) -> Judgements:
-            if there is None or self._unused(there.used) > self.keep:
-                raise gone(job)
+        def step(there: Judgements) -> Judgements:
             every = {pair: label for pair, label in {**there.labels, **labels}.items() if label is not None}
             if len(every) > MOST_LABELS:
                 raise InvalidInput(f"labels: a match takes at most {MOST_LABELS:,} judgements")
             kept = {pair for pair in there.named if pair not in labels}
             return Judgements(now(), every, sorted(kept.union(named)))
 
-        return self._records(job).change(STATE, step)
+        return self._change(job, step)
+
+    def _change(self, job: Job, step: Callable[[Judgements], Judgements]) -> Judgements:
+        def there(record: Judgements | None) -> Judgements:
+            if record is None or self._unused(record.used) > self.keep:
+                raise gone(job)
+            return step(record)
+
+        return self._records(job).change(STATE, there)
 
     def until(self, judgements: Judgements) -> str:
         """When the result will be removed unless it is used again; ISO 8601 in UTC."""

@@ -5,9 +5,9 @@ server. Vectors that users computed are only read.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,9 @@ from isosim.encoders.remote import (
     RemoteTokenizer,
 )
 from isosim.encoders.store import EncoderArtifact
-from isosim.encoders.texts import PooledVector, Tokens
+from isosim.encoders.texts import PooledVector, Tokens, grouped
 from isosim.encoders.tokenizer import FastTokenizer
-from isosim.errors import BackendFailure, EncoderUnreachable, InvalidInput
+from isosim.errors import InvalidInput
 from isosim.jobs.posted import is_row
 from isosim.jobs.vector_files import NpyFile, rows_at
 
@@ -118,7 +118,7 @@ class RemoteTexts:
                 ended, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
                 for future in ended:
                     rows = running.pop(future)
-                    encodings.vectors[rows] = self._result(future, rows, tokens)
+                    encodings.vectors[rows] = future.result()
                     done += len(rows)
                 progress(done / len(texts))  # raises an error if the job must end
         except BaseException:
@@ -128,49 +128,13 @@ class RemoteTexts:
             pool.shutdown(wait=False, cancel_futures=True)
         return encodings
 
-    def _result(self, future: "Future[Vectors]", rows: list[int], tokens: Sequence[Tokens]) -> Vectors:
-        """The vectors of a request.
-
-        If the server rejects the request, the texts are sent again one by one, only to find the text that the server
-        rejects.
-
-        Raises:
-            BackendFailure: the server rejects the request. The message names the first text that is rejected alone, if
-                there is one.
-            EncoderUnreachable, EncoderChanged, Overloaded: for the reasons given at `RemoteEncoder.run`.
-        """
-        try:
-            return future.result()
-        except EncoderUnreachable:
-            raise
-        except BackendFailure as error:
-            for row in rows:
-                try:
-                    self.encoder.run(self.encoder.prepare([tokens[row].ids]))
-                except EncoderUnreachable:
-                    raise
-                except BackendFailure as one:
-                    raise BackendFailure(
-                        f"text {row + 1:,} of {len(tokens):,} (about {len(tokens[row].ids):,} tokens): {one}"
-                    ) from error
-            raise
-
 
 def requests_of(lengths: Rows) -> Iterator[list[int]]:
     """Yields the rows of each request, in order: at most REQUEST_TEXTS rows with at most REQUEST_TOKENS tokens in all.
 
     A text with more than REQUEST_TOKENS tokens has a request of its own.
     """
-    group: list[int] = []
-    size = 0
-    for row, length in enumerate(lengths.tolist()):
-        if group and (len(group) == REQUEST_TEXTS or size + length > REQUEST_TOKENS):
-            yield group
-            group, size = [], 0
-        group.append(row)
-        size += length
-    if group:
-        yield group
+    return grouped(range(len(lengths)), lambda row: int(lengths[row]), REQUEST_TEXTS, REQUEST_TOKENS)
 
 
 class OfflineEncoder:
@@ -288,30 +252,17 @@ def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-class Unknown(NamedTuple):
-    """What the encoder cannot see of a text; see `PooledVector`."""
-
-    unreadable: bool
-    unknown_hash: int
-
-
-def find_unknown(texts: Sequence[str], artifact: EncoderArtifact) -> dict[str, Unknown]:
-    """The texts that are unreadable or hold the unknown token.
-
-    Empty if the encoder's tokenizer is not in this process.
-    """
+def find_unknown(texts: Sequence[str], artifact: EncoderArtifact) -> dict[str, Tokens]:
+    """The texts that are unreadable or hold the unknown token. Empty if the encoder's tokenizer is not in this
+    process."""
     if artifact.kind != "onnx":
         return {}
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
-    found: dict[str, Unknown] = {}
+    found: dict[str, Tokens] = {}
     for start in range(0, len(texts), WINDOW):
         chunk = texts[start : start + WINDOW]
-        tokens = tokenize([artifact.spec.prompt + text for text in chunk], "right")
-        found.update(
-            (text, Unknown(one.unreadable, one.unknown_hash))
-            for text, one in zip(chunk, tokens, strict=True)
-            if one.unreadable or one.unknown_hash
-        )
+        tokens = zip(chunk, tokenize([artifact.spec.prompt + text for text in chunk], "right"), strict=True)
+        found.update((text, one) for text, one in tokens if one.unreadable or one.unknown_hash)
     return found
 
 

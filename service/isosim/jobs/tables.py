@@ -186,10 +186,14 @@ def open_table(
 
 def table(kind: Kind, rows: Iterator[Row], names: list[str] | None, header: bool | None = None, **facts: Any) -> Table:
     """A table of these rows. If `names` is None, the columns are named by the header or numbered."""
-    rows = itertools.dropwhile(lambda row: not any(map(str.strip, row[1])), rows)
-    first, titles = list(itertools.islice(rows, LOOKED_AT)), None
-    if not first:
+    leading = 0
+    for row in rows:
+        if any(map(str.strip, row[1])):
+            break
+        leading += 1
+    else:
         raise EmptyInput("the file holds no text; all its rows are blank")
+    first, titles = [row, *itertools.islice(rows, LOOKED_AT - 1)], None
     if names is None:
         width = max(place for _, cells in first for place, cell in enumerate(cells, 1) if cell.strip())
         if is_header([cells for _, cells in first]) if header is None else header:
@@ -200,6 +204,7 @@ def table(kind: Kind, rows: Iterator[Row], names: list[str] | None, header: bool
         raise InvalidInput(
             f"the table has {len(names):,} columns; the limit is {MOST_COLUMNS:,}; send only the one with the sentences"
         )
+    facts["blank"] = leading if kind in ("text", "parquet") else 0  # blank rows above a header are no rows
     return Table(kind, names, itertools.chain(first, rows), [cells for _, cells in first], header=titles, **facts)
 
 

@@ -147,7 +147,7 @@ class Encoders:
     def set_cpu_contended(self, cpu_contended: bool) -> None:
         """Tells all batchers whether other work, such as a calibration job, uses the processor."""
         for loaded_encoder in self.all:
-            loaded_encoder.embedder.batcher.set_cpu_contended(cpu_contended)
+            loaded_encoder.embedder.batcher.cpu_contended = cpu_contended
 
     def find(self, digest: str) -> LoadedEncoder | None:
         return next((loaded_encoder for loaded_encoder in self.all if loaded_encoder.digest == digest), None)

@@ -37,7 +37,6 @@ from isosim.settings import Settings
 from isosim.store.blobs import address_of, opened
 
 if TYPE_CHECKING:
-    from isosim.fitting.publication import Fit
     from isosim.observability.otlp import JobSpan
 
 log = logging.getLogger("isosim.jobs")
@@ -165,9 +164,17 @@ def tell(kind: str, end: dict[str, Any], span: "JobSpan | None", seconds: float)
 
 
 def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Reporter) -> dict[str, Any]:
-    domains = DomainStore(opened(settings.model_store))
+    from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415 - loads torch, after `Link.start`
+    from isosim.jobs.vector_files import NpyFile  # noqa: PLC0415
+
+    domains, encoder = DomainStore(opened(settings.model_store)), encoder_of(settings, job)
     check_epoch(domains, job)
-    fitted = fit(settings, jobs, job, domains, reporter)
+    sending = Allowance(encoder.id, settings.max_remote_texts)
+    with jobs.posted(job) as posted:
+        vectors = None if posted.vectors is None else NpyFile(posted.vectors, "the posted vectors")
+        given = CalibrationInput(posted.texts(), posted.labels(), vectors)
+        request, threads = job.request, settings.threads
+        fitted = calibrate_job(request, given, encoder, domains, reporter, threads=threads, sending=sending)
     link.ask_to_publish()
     published = fitted.publish(domains, job)
     return {"version": published.version, "promoted": published.promoted, "report": published.report}
@@ -202,19 +209,6 @@ def match(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Re
 def encoder_of(settings: Settings, job: Job) -> EncoderArtifact:
     store = EncoderStore.at(settings.model_store, settings.seed_store)
     return store.find(f"{job.request.encoder_id}@{job.request.encoder}")
-
-
-def fit(settings: Settings, jobs: JobStore, job: Job, domains: DomainStore, reporter: Reporter) -> "Fit":
-    """Fits the calibration to the job's text, but does not publish it."""
-    from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415 - loads torch, after `Link.start`
-    from isosim.jobs.vector_files import NpyFile  # noqa: PLC0415
-
-    encoder = encoder_of(settings, job)
-    sending = Allowance(encoder.id, settings.max_remote_texts)
-    with jobs.posted(job) as posted:
-        vectors = None if posted.vectors is None else NpyFile(posted.vectors, "the posted vectors")
-        given = CalibrationInput(posted.texts(), posted.labels(), vectors)
-        return calibrate_job(job.request, given, encoder, domains, reporter, threads=settings.threads, sending=sending)
 
 
 def step_back() -> None:

@@ -388,7 +388,7 @@ async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_wai
 async def test_beside_a_calibration_no_run_waits_for_all_cores() -> None:
     encoder = ObservedEncoder()
     with embedder(encoder, runs=2, exclusive=True) as made:
-        made.batcher.set_cpu_contended(True)
+        made.batcher.cpu_contended = True
         await vectors(made, "one", "two")
     assert not any(encoder.exclusive)
 
