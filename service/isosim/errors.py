@@ -36,6 +36,7 @@ class Action(StrEnum):
     CALIBRATE = "calibrate"  # `domain`
     DELETE_THRESHOLD = "delete_threshold"  # `domain`
     EXPORT = "export"  # `source` of the encoder
+    JUDGE = "judge"  # `match`: pairs of it
     LIST_DOMAINS = "list_domains"
     LIST_THRESHOLDS = "list_thresholds"  # `domain`
     NEW_KEY = "new_key"  # `scope`

@@ -266,6 +266,12 @@ def test_a_header_is_detected_and_can_be_denied_and_claimed() -> None:
     assert read(bare, "csv").columns == ["column 1", "column 2", "column 3"]
     assert read(bare, header=True).columns == ROWS[1]
     assert read(b"red,red\n" + b"How do I log in to it?,Where is my invoice now?\n" * 9, "csv").header is None
+    short = b"text,by\n" + b"Yes.,Ann\nNo.,Joe\n" * 9
+    assert [read(short, "csv", column=name).columns[0] for name in (None, "text", "1")] == [
+        "column 1",
+        "text",
+        "column 1",
+    ]
     one = table_text([["headline"], *([f'She said "no {n}", and left.'] for n in range(60))], ",").encode()
     assert (read(one, "csv").columns, len(column(one, None, "csv"))) == (["headline"], 60)
     for names in (",question,state", '"","question","state"'):  # pandas' and R's column of row numbers

@@ -15,7 +15,8 @@ from redis import Redis
 from isosim.domains.store import DomainStore
 from isosim.errors import Unavailable
 from isosim.jobs.hints import CHANNEL, NoHints, RedisHints
-from isosim.jobs.job import Status
+from isosim.jobs.job import MatchInput, Status
+from isosim.jobs.matches import place_of
 from isosim.jobs.pulse import Pulse, pulses, silences
 from isosim.jobs.store import JobStore
 from isosim.settings import Settings
@@ -116,6 +117,17 @@ def test_a_job_ends_as_its_process_does(
     assert busy == [True, False] * (len(busy) // 2)
     assert list(DomainStore(jobs.blobs).read("a").versions) == [1] * (end.status is Status.SUCCEEDED)
     assert not [*jobs.blobs.list("open/"), *jobs.blobs.list("input/")]
+
+
+@pytest.mark.parametrize("end", ["say(end={'error': 'none'})", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_match_that_fails_keeps_nothing_of_its_result(jobs: JobStore, end: str) -> None:
+    job = post(jobs, match=MatchInput("posted", (1,), ((),)))
+    part = Path(jobs.blobs.address, place_of(job), "lines")
+    write = f"import pathlib; part = pathlib.Path({str(part)!r}); part.parent.mkdir(parents=True, exist_ok=True)"
+    worker(jobs, f"{write}; part.touch(); assert part.exists(); {end}").serve(burst=True)
+    assert jobs.read(job.id).status is Status.FAILED
+    assert jobs.read(job.id).error in ("none", died(KILLED)["error"])
+    assert not [*jobs.blobs.list("matches/")]
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def refused(answer: httpx.Response, reason: str) -> None:
 def test_one_key_does_not_fill_the_queue(serve: Serve, store: Path, keys: Path) -> None:
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys, max_queued_jobs=8, local_worker=False)
     assert [calibrate(server, "a").status_code for _ in range(2)] == [202, 202]
-    refused(calibrate(server, "a"), "2 calibrations queued, running or being posted, which is its share of 8")
+    refused(calibrate(server, "a"), "2 jobs queued, running or being posted, which is its share of 8")
     assert calibrate(server, "b").status_code == 202
 
 

@@ -166,6 +166,7 @@ class MatchAnswer:
 
     similarity: float  # the threshold
     passing: int  # pairs of different texts that reach it
+    matched_rows: tuple[int, ...] = ()  # rows of each file in such a pair, or, in one file, with another row's text
     judged: int = 0  # judged pairs of the match
     precision: float | None = None
     precision_interval: tuple[float, float] | None = None
@@ -265,6 +266,7 @@ class Checked:
     threshold: SearchOutcome | None = None  # the lowest with the false hit rate; None if there is none
     promised: SearchOutcome | None = None  # at the threshold that the domain gives for this rate and gallery
     queries_needed: int = 0  # with which the interval of `wrong` would be 0.01 wide
+    notices: tuple[str, ...] = ()  # why nothing is promised
     table: tuple[SearchOutcome, ...] = ()  # from the strictest threshold to the loosest
 
 

@@ -43,6 +43,7 @@ REMEDIES = {
     e.Action.CALIBRATE: "calibrate it from text: POST /calibrate?domain={domain}",
     e.Action.DELETE_THRESHOLD: "delete one first: DELETE /domains/{domain}/thresholds/NAME",
     e.Action.EXPORT: "make it: isosim export --encoder {source}",
+    e.Action.JUDGE: "GET /matches/{match}/label gives the pairs to judge",
     e.Action.LIST_DOMAINS: "GET /domains lists the domains",
     e.Action.LIST_THRESHOLDS: "GET /domains/{domain}/thresholds lists those that are saved",
     e.Action.NEW_KEY: "ask the server's operator for one: isosim keys new --scopes {scope} --add FILE",

@@ -174,6 +174,8 @@ def searches(
     columns = ("", "similarity ≥", "wrong hits", "95 % interval", "matches found", "95 % interval")
     outcomes = [(f"at most {rate:.3g} wrong", found.threshold), (f"what {domain} promises", found.promised)]
     show(columns, [outcome_row(name, one) for name, one in outcomes if one is not None], head=True)
+    for notice in found.notices:
+        remark(f"isosim: {notice}")
     if found.threshold is None:
         remark(f"isosim: no threshold has so few wrong hits; judge more queries ({found.queries_needed:,})")
     remark(f"{found.queries:,} queries, {found.with_match:,} with a match; {found.queries_needed:,} tell it to ± 0.005")
@@ -251,7 +253,9 @@ def summarize(state: Match, output: Path | None, same: str) -> None:
     texts = " and ".join(f"{count:,}" for count in state.distinct or ())
     remark(f"different texts: {texts}; pairs compared: {state.pairs:,}, kept: {state.candidates:,}")
     repeated = f"; before them, {copies:,} rows that repeat a text" if copies and len(state.rows) == 1 else ""
-    remark(worth(answer) + repeated)
+    files = zip(answer.matched_rows, state.rows, strict=False)
+    rows = " and ".join(f"{matched:,} of {every:,}" for matched, every in files)
+    remark(f"{worth(answer)}{repeated}; rows with a match: {rows}")
     written = f"written to {output}; " if output is not None else ""
     remark(f"{written}match {state.id} is kept until {state.until}: isosim match --match {state.id}{same}")
     if answer.more_labels:

@@ -100,6 +100,7 @@ REMEDIES = {
     Action.CALIBRATE: "calibrate it from text: isosim calibrate FILE --domain {domain}",
     Action.DELETE_THRESHOLD: "delete one first: DELETE /domains/{domain}/thresholds/NAME",
     Action.EXPORT: "make it: isosim export --encoder {source}",
+    Action.JUDGE: "isosim match --match {match} --judge 50",
     Action.LIST_DOMAINS: "isosim domains lists the domains",
     Action.LIST_THRESHOLDS: "isosim domains lists those that are saved",
     Action.NEW_KEY: "ask the server's operator for one: isosim keys new --scopes {scope} --add FILE",

@@ -240,6 +240,7 @@ def facts_of(
         charset=reading.charset,
         sheet=reading.sheet,
         header=reading.header,
+        column=reading.column,
         force=reading.force,
     )
     intake.place = table.place

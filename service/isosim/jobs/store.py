@@ -372,6 +372,7 @@ class JobStore:
         champion: Callable[[JobRequest], int | None] = lambda _: None,
         published: Callable[[Job], dict[str, Any] | None] = lambda _: None,
         only: str | None = None,
+        given_up: Callable[[Job], None] = lambda _: None,
     ) -> "Attempt | None":
         """Begins the next attempt of a job, or goes on with the one that the worker holds; None if there is none.
 
@@ -381,6 +382,7 @@ class JobStore:
             published: gives the facts of the outcome if an earlier attempt of the job has published its version. Such
                 a job ends as succeeded, without another attempt. If it raises OSError, the job waits.
             only: the id of the one job that may be claimed; None: any.
+            given_up: called with each job that has failed because its last attempt did not end.
         """
         for found in self.claimable(worker):
             job = found.job
@@ -398,6 +400,7 @@ class JobStore:
                     return Attempt(self, found)
                 elif job.exhausted:
                     self._end(job.given_up(now()), found.tag)
+                    given_up(job)
                 else:
                     begun = job.begun(worker, now(), champion(job.request))
                     attempt = Attempt(self, Found(begun, self.records.replace(job.id, begun, found.tag)))

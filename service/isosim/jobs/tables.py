@@ -140,6 +140,7 @@ def open_table(
     charset: str | None = None,
     sheet: str | None = None,
     header: bool | None = None,
+    column: str | None = None,
     force: bool = False,
 ) -> Table:
     """Begins to read a file.
@@ -147,6 +148,7 @@ def open_table(
     Args:
         kind: the declared kind; None: detected.
         header: whether the first row of CSV or of a sheet names the columns; None: detected.
+        column: the name or number of a column that the caller knows; a first row that has this name is a header.
         force: each line of a text is a sentence, even if the lines look like a table or like JSON.
 
     Raises:
@@ -161,7 +163,7 @@ def open_table(
         raise InvalidInput("sheet: applies only to Excel workbooks")
     if kind in ("parquet", "xlsx"):
         try:
-            return parquet(file) if kind == "parquet" else workbook(file, sheet, header)
+            return parquet(file) if kind == "parquet" else workbook(file, sheet, header, column)
         except ModuleNotFoundError as error:  # an extra
             raise UnsupportedMedia(
                 f"this server cannot read {kind}: install the Python package {error.name}, or save the file as CSV"
@@ -181,10 +183,17 @@ def open_table(
             check_prose(sample)
         return table("text", ((number, [line]) for number, line in lines), ["text"], **facts)
     rows = csv_rows(lines, separator, quoted=is_quoted(sample, separator))
-    return table("tsv" if separator == "\t" else "csv", rows, None, header, separator=separator, **facts)
+    return table("tsv" if separator == "\t" else "csv", rows, None, header, column, separator=separator, **facts)
 
 
-def table(kind: Kind, rows: Iterator[Row], names: list[str] | None, header: bool | None = None, **facts: Any) -> Table:
+def table(
+    kind: Kind,
+    rows: Iterator[Row],
+    names: list[str] | None,
+    header: bool | None = None,
+    column: str | None = None,
+    **facts: Any,
+) -> Table:
     """A table of these rows. If `names` is None, the columns are named by the header or numbered."""
     leading = 0
     for row in rows:
@@ -196,7 +205,11 @@ def table(kind: Kind, rows: Iterator[Row], names: list[str] | None, header: bool
     first, titles = [row, *itertools.islice(rows, LOOKED_AT - 1)], None
     if names is None:
         width = max(place for _, cells in first for place, cell in enumerate(cells, 1) if cell.strip())
-        if is_header([cells for _, cells in first]) if header is None else header:
+        if header is None:
+            header = (column is not None and column in first[0][1] and not column.isdecimal()) or is_header(
+                [cells for _, cells in first]
+            )
+        if header:
             titles = first.pop(0)
         head = titles[1][:width] if titles else [""] * width
         names = [" ".join(cell.split()) or f"column {place}" for place, cell in enumerate(head, 1)]
@@ -441,7 +454,7 @@ def parquet(file: BinaryIO) -> Table:
     return table("parquet", enumerate(cells(), 1), names)
 
 
-def workbook(file: BinaryIO, sheet: str | None, header: bool | None) -> Table:
+def workbook(file: BinaryIO, sheet: str | None, header: bool | None, column: str | None) -> Table:
     """The sheet `sheet`; by default the longest. A cell with a formula has the value that was saved with it."""
     from python_calamine import CalamineError, CalamineWorkbook  # noqa: PLC0415 - an extra
 
@@ -454,7 +467,7 @@ def workbook(file: BinaryIO, sheet: str | None, header: bool | None) -> Table:
         wanted = sheets if sheet is None else [sheet]
         longest = max((book.get_sheet_by_name(name) for name in wanted), key=lambda one: one.height)
     rows = ((number, [cell_text(cell) for cell in cells]) for number, cells in enumerate(longest.iter_rows(), 1))
-    return table("xlsx", rows, None, header, sheets=sheets, sheet=longest.name)
+    return table("xlsx", rows, None, header, column, sheets=sheets, sheet=longest.name)
 
 
 TYPES: dict[str, Kind] = {

@@ -169,7 +169,7 @@ class Worker:
     def _claim(self, only: str | None = None) -> Attempt | None:
         self.on_pulse()
         try:
-            attempt = self.jobs.claim(self.name, self._champion, self._published, only)
+            attempt = self.jobs.claim(self.name, self._champion, self._published, only, self._forget)
         except (OSError, IsosimError) as error:
             self._failed("the jobs in the store cannot be read", error)
             return None

@@ -68,12 +68,12 @@ def test_a_post_does_not_wait_for_the_upload_of_another_which_counts_as_queued(t
         slow = asyncio.create_task(site.post("slow"))
         await asyncio.to_thread(site.begun.wait)
         assert await site.post("fast") == 202
-        with pytest.raises(Overloaded, match="2 calibrations are queued or running"):
+        with pytest.raises(Overloaded, match="2 jobs are queued or running"):
             await site.post("third")
         site.may_end.set()
         assert await slow == 202
         assert (len(site.jobs.index()), len(site.service.creating)) == (2, 0)
-        with pytest.raises(Overloaded, match="2 calibrations are queued or running"):
+        with pytest.raises(Overloaded, match="2 jobs are queued or running"):
             await site.post("third")
         assert site.charged == [99, 99]
 

@@ -153,7 +153,13 @@ def test_the_forms_of_a_result(server: Server, matched: dict[str, Any]) -> None:
     best = rows_of(server, job, "form=best")
     assert [row["row_a"] for row in best] == [*range(2, 343)]
     assert {row["row_a"]: row["row_b"] for row in best}[5] == 305
-    assert {row["row_a"]: row["row_b"] for row in best}[342] == 9
+    matches = {row["row_a"]: row["row_b"] for row in best}
+    assert (matches[342], matches[9]) == (9, 342)
+    for similarity in (0.3, 0.6, 0.9, 1.0):
+        passing = get(server, f"{job}?similarity={similarity}").json()["answer"]["matched_rows"]
+        assert passing == [
+            sum(row["row_b"] is not None for row in rows_of(server, job, f"form=best&similarity={similarity}"))
+        ]
 
 
 def test_clusters_hold_the_copies(server: Server, matched: dict[str, Any]) -> None:
@@ -232,6 +238,9 @@ def test_searches_with_known_answers(server: Server) -> None:
     assert wrong == sorted(wrong)
     bound = check(false_hit_rate=0.05, confidence=0.95).json()["threshold"]
     assert bound is None or bound["similarity"] >= checked["threshold"]["similarity"]
+    assert (checked["promised"] is None) == bool(checked["notices"])
+    strictest = check(false_hit_rate=1e-6).json()
+    assert (strictest["promised"], "promises nothing" in strictest["notices"][0]) == (None, True), strictest
     assert check(queries=[{"text": "a", "match": 100}]).status_code == 422
     assert check(gallery=[]).status_code == 400
     assert check(domain="nothing").status_code == 404
@@ -245,6 +254,9 @@ def test_two_files_and_a_domain(server: Server, matched: dict[str, Any]) -> None
     best = rows_of(server, found["job"], "form=best")
     assert [(row["row_a"], row["row_b"]) for row in best[:PLANTED]] == [(n + 2, n + 2) for n in range(PLANTED)]
     assert best[-1]["row_b"] == 9
+    few = get(server, f"{found['job']}?similarity=0.9").json()["answer"]["matched_rows"]
+    some = [row["row_b"] for row in rows_of(server, found["job"], "form=best&similarity=0.9")]
+    assert (few[0], few[1] >= len({*some} - {None})) == (len([row for row in some if row is not None]), True)
     response = get(server, f"{found['job']}/result?form=clusters")
     assert (response.status_code, "one file" in response.json()["error"]) == (422, True)
     target = {"fmr": 0.001}
@@ -276,7 +288,7 @@ def test_few_texts_get_the_scale_of_default(server: Server) -> None:
         ({"a": FILE, "b": FILE, "c": FILE}, "cannot be read"),
         ({"a": b""}, "empty"),
         ({"a": b"id,text\n1,Only one.\n"}, "one text was posted"),
-        ({"a": FILE, "b": b"id,text\n1,\n2,\n3,\n"}, "no row has a text"),
+        ({"a": FILE, "b": b"id,text\n1,\n2,\n3,\n"}, "file b: no row has a text"),
         ({"a": b"\xff\xfe\0\0\1"}, "not"),
         ({"a": b"id,text\n" + b"1,a\n" * 200_001}, "200,000"),
     ],

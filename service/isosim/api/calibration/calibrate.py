@@ -335,23 +335,22 @@ def check_backlog(service: Service, grant: Grant, uploads: int, creating: Collec
     own = uploads + len(mine)
     held, own_held = sum(entry.size for entry in entries), sum(entry.size for entry in mine)
     if len(entries) >= most:
-        raise Overloaded(f"{len(entries)} calibrations are queued or running; the limit is {most}", retry_after=60)
+        raise Overloaded(f"{len(entries)} jobs are queued or running; the limit is {most}", retry_after=60)
     if held >= room:
-        raise Overloaded(f"calibrations hold {megabytes(held)} of text; the limit is {megabytes(room)}", retry_after=60)
+        raise Overloaded(f"jobs hold {megabytes(held)} of text; the limit is {megabytes(room)}", retry_after=60)
     if not service.shared:
         return
     own_most, own_room = service.share(most), service.share(room)
-    remedy = "wait until one has ended, or cancel one: DELETE /calibrate/{job}"
+    remedy = "wait until one has ended, or cancel one: DELETE /calibrate/{job} or /matches/{job}"
     if own >= own_most:
         raise Overloaded(
-            f"the API key has {own} calibrations queued, running or being posted, which is its share of {most} "
+            f"the API key has {own} jobs queued, running or being posted, which is its share of {most} "
             f"(ISOSIM_MAX_QUEUED_JOBS); {remedy}",
             retry_after=60,
         )
     if own_held >= own_room:
         raise Overloaded(
-            f"the API key's calibrations hold {megabytes(own_held)} of text, and its share is {megabytes(own_room)}; "
-            f"{remedy}",
+            f"the API key's jobs hold {megabytes(own_held)} of text, and its share is {megabytes(own_room)}; {remedy}",
             retry_after=60,
         )
 

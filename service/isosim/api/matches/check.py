@@ -1,6 +1,5 @@
 """Searches whose answers are known: which threshold a search or a semantic cache needs."""
 
-import logging
 from dataclasses import replace
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from isosim.api.bodies import FIRST_FAULT, Number, Own, body_of, example
 from isosim.api.calibration.calibrate import parsed_body
+from isosim.api.errors import in_words
 from isosim.api.matches.schemas import Interval
 from isosim.api.parameters import fault
 from isosim.api.policy import needs
@@ -22,7 +22,6 @@ from isosim.scoring.advice import Target, advise
 from isosim.scoring.calibration import DEFAULT, Calibration
 
 router = APIRouter(prefix="/matches", tags=["matches"])
-log = logging.getLogger(__name__)
 
 MOST = 10_000  # queries and entries of a check together; on two cores they take about half a minute
 AT_ONCE = 256  # texts that wait for the encoder together, so that other requests come between
@@ -80,6 +79,7 @@ class Checked(BaseModel):
         description="what the threshold gives that GET /domains/{domain}/threshold names for this rate and gallery"
     )
     queries_needed: int = Field(description=f"queries with which the interval of `wrong` would be {WIDTH:g} wide")
+    notices: list[str] = Field(description="why nothing is promised")
     table: list[SearchOutcome] = Field(description="from the strictest threshold to the loosest")
 
 
@@ -115,12 +115,12 @@ async def check(request: Request, service: ServiceDep, trace: TraceDep) -> Check
 def checked(body: CheckRequest, calibration: Calibration, searches: Searches) -> Checked:
     sure = replace(searches, confidence=body.confidence or searches.confidence)
     found = sure.threshold_for(body.false_hit_rate, bound=body.confidence is not None)
-    promised = None
+    promised, notices = None, []
     try:
         target = Target(false_hit_rate=body.false_hit_rate, gallery=len(body.gallery))
         promised = advise(calibration.model, calibration.domain, target).similarity
     except IsosimError as error:  # the domain has no reference, or too little text for so large a gallery
-        log.debug("no promise: %s", error)
+        notices.append(f"{calibration.domain} promises nothing for this rate and gallery: {in_words(error)}")
     return Checked(
         domain=calibration.domain,
         version=calibration.version,
@@ -130,6 +130,7 @@ def checked(body: CheckRequest, calibration: Calibration, searches: Searches) ->
         threshold=None if found is None else told(searches.at(found)),
         promised=None if promised is None else told(searches.at(promised)),
         queries_needed=searches.needed(body.false_hit_rate, WIDTH),
+        notices=notices,
         table=[told(outcome) for outcome in searches.curve(POINTS)],
     )
 

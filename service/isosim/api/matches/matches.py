@@ -67,7 +67,7 @@ from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import CallerLeft, EmptyInput, InvalidInput, NotFound, Overloaded, TooLarge
+from isosim.errors import CallerLeft, EmptyInput, InvalidInput, NotFound, Overloaded, TooLarge, UnsupportedMedia
 from isosim.jobs.job import Job, JobRequest, MatchInput
 from isosim.jobs.matches import Judgements, Result, check_ended
 from isosim.jobs.posted import Spool
@@ -198,10 +198,15 @@ async def read_files(
             await store(request, file, service.settings.max_calibration_bytes, MATCH_LESS)
             return [await read_one(service, trace, file, reading, spool.lines)]
     async with posted_form(request, service, trace) as files:
-        facts = [await read_one(service, trace, files["a"], named(reading, files["a"]), spool.lines)]
-        if "b" in files:
-            other = replace(named(reading, files["b"]), column=column_b or reading.column)
-            facts.append(await read_one(service, trace, files["b"], other, spool.second))
+        facts = []
+        for name, column, out in (("a", reading.column, spool.lines), ("b", column_b or reading.column, spool.second)):
+            if name in files:
+                own = replace(named(reading, files[name]), column=column)
+                try:
+                    facts.append(await read_one(service, trace, files[name], own, out))
+                except (InvalidInput, EmptyInput, TooLarge, UnsupportedMedia) as error:
+                    error.args = (f"file {name}: {error}",)
+                    raise
         return facts
 
 

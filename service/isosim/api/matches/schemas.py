@@ -61,6 +61,9 @@ class Answer(BaseModel):
 
     similarity: float = Field(description="threshold: the lowest similarity of the pairs that pass")
     passing: int = Field(description="number of pairs that pass, of different texts")
+    matched_rows: list[int] = Field(
+        description="number of rows of each file in a pair that passes, or, in one file, with the text of another row"
+    )
     judged: int = Field(description="number of judged pairs of this match; the figures below are null without any")
     precision: float | None = None
     precision_interval: Interval | None = None

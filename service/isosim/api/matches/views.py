@@ -13,7 +13,7 @@ import numpy as np
 
 from isosim.api.matches.schemas import Answer
 from isosim.arrays import Rows
-from isosim.errors import Conflict, InvalidInput
+from isosim.errors import Action, Conflict, InvalidInput
 from isosim.jobs.matches import Result, Row
 from isosim.matching.clusters import clusters
 from isosim.matching.estimate import Estimate, estimate
@@ -101,9 +101,8 @@ class View:
             labels = self.result.judgements.labels
             raise Conflict(
                 f"a precision needs judged pairs, at least {FEWEST}, and {FEWEST_EACH} of each kind: {len(labels)} are "
-                f"judged, {sum(labels.values())} of them matches; GET /matches/{self.result.job.id}/label gives the "
-                "pairs to judge"
-            )
+                f"judged, {sum(labels.values())} of them matches"
+            ).with_remedy(Action.JUDGE, match=self.result.job.id)
         bound = self.ask.confidence is not None
         sure = replace(self.estimate, confidence=self.ask.confidence or CONFIDENCE)
         found = sure.threshold_for(precision, bound=bound)
@@ -144,8 +143,22 @@ class View:
                 ),
             }
         return Answer(
-            similarity=self.threshold, passing=self.count, judged=judged, notices=[*notices, *self.notices], **facts
+            similarity=self.threshold,
+            passing=self.count,
+            matched_rows=[*self._matched_rows()],
+            judged=judged,
+            notices=[*notices, *self.notices],
+            **facts,
         )
+
+    def _matched_rows(self) -> Iterator[int]:
+        left, right = self.candidates.left[: self.count], self.candidates.right[: self.count]
+        ends = [np.concatenate([left, right])] if self._repeats else [left, right]
+        for side, texts in zip(self.result.found.sides, ends, strict=True):
+            rows = np.bincount(side.text_of[side.text_of >= 0], minlength=len(side.first))  # of each text
+            matched = (rows > 1) & self._repeats
+            matched[texts] = True
+            yield int(rows[matched].sum())
 
     # Tables
 
@@ -194,11 +207,17 @@ class View:
             if self._repeats:
                 best.setdefault(b, (at, a))
         scores = list(self._scores(chosen))
-        first_of = found.right.first
-        for row, text in enumerate(found.left.text_of.tolist()):
-            first = int(found.left.first[text])
-            if self._repeats and text >= 0 and first != row:  # a copy: its best match is the first row of its text
-                yield self._cells(self._row(0, row), self._row(-1, first), *COPY)
+        first_of, text_of = found.right.first, found.left.text_of.tolist()
+        firsts = found.left.first[text_of].tolist()
+        copy_of: dict[int, int] = {}  # row -> the best match of a row whose text another row of the file has
+        if self._repeats:
+            for row, (text, first) in enumerate(zip(text_of, firsts, strict=True)):
+                if text >= 0 and row != first:
+                    copy_of[row] = first
+                    copy_of.setdefault(first, row)
+        for row, text in enumerate(text_of):
+            if row in copy_of:
+                yield self._cells(self._row(0, row), self._row(-1, copy_of[row]), *COPY)
             elif text in best:
                 at, other = best[text]
                 yield self._cells(self._row(0, row), self._row(-1, int(first_of[other])), *scores[at])
