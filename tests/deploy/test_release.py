@@ -230,6 +230,14 @@ def test_actionlint_finds_nothing_in_the_workflows_and_something_in_a_broken_one
         assert done.returncode == code, done.stdout + done.stderr
 
 
+def test_every_action_of_the_workflows_is_pinned_by_its_commit() -> None:
+    """A tag can be moved to other code, a commit cannot."""
+    texts = [path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yaml")]
+    used = [line for text in texts for line in text.splitlines() if " uses: " in line]
+    assert len(used) > 10
+    assert [line for line in used if not re.search(r"@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", line)] == []
+
+
 def test_the_version_stands_in_pyproject_and_everything_else_agrees() -> None:
     said = subprocess.run(["make", "--silent", "version"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said.strip() == VERSION
