@@ -27,12 +27,13 @@ test: check redis  ## checks and the quick tests: units, HTTP, modelling on smal
 test-all: check redis browser balancer monitoring faults .venv-clients/ready .venv-deploy/ready  ## checks and all tests: with images, chart, browser, other clients, faults, fuzzing, Ray, training (an hour)
 	$(PYTEST)
 
-check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linter, spelling, pins and licences
+check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linter, JavaScript by ESLint's rules, spelling, pins and licences
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file clients/python/pyproject.toml
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/oxlint --deny-warnings service/isosim/console
 	$(BIN)/codespell
 	$(BIN)/python -m pytest tests/security/test_dependencies.py
 	$(BIN)/python -m pytest --collect-only -qq  # finds test files that cannot be imported

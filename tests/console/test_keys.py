@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.console.conftest import Site, Visit
-from tests.processes import Serve, Server
+from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
 
 
@@ -71,3 +71,23 @@ def test_a_key_that_may_not_save_is_told_which_scope_it_lacks(visit: Visit, lock
     said = analyst.alert()
     assert "The threshold fmr-0.01 was not saved: the API key lacks the scope 'admin'" in said
     assert "for a key with that scope" in said
+
+
+def test_a_key_that_is_revoked_meanwhile_is_asked_for_again_and_the_work_goes_on(
+    visit: Visit, locked: Server, tmp_path: Path
+) -> None:
+    analyst = visit("#/report/letters/1", locked)
+    analyst.fills("API key", "reader")
+    analyst.answers("Use this key")
+    analyst.sees("For a false-match rate of 1 %")
+    lines = (tmp_path / "keys").read_text().splitlines(keepends=True)
+    (tmp_path / "keys").write_text(lines[1])  # the owner's
+    known = {"authorization": "Bearer reader"}
+    wait_until(lambda: httpx.get(f"{locked.url}/domains", headers=known).status_code == 401, 60)
+    analyst.presses("Save this threshold")
+    analyst.sees("The API key is not known")
+    analyst.fills("API key", "owner")
+    analyst.answers("Use this key")
+    analyst.sees("For a false-match rate of 1 %")
+    analyst.presses("Save this threshold")
+    analyst.sees("fmr-0.01")

@@ -149,7 +149,7 @@ async function stateOf(domain, { signal }) {
 }
 
 /** What has become of a job's version since, and whether it is still there and answers. */
-function standing({ domain, version, promoted }, state) {
+function standing({ version, promoted }, state) {
   const there = state === undefined || Boolean(state?.versions.some((one) => one.version === version));
   const answers = state === undefined ? promoted : there && state.champion === version;
   if (!there) return { there, answers, words: " was made; it has been deleted since." };

@@ -68,7 +68,7 @@ function keyMissing(error) {
 /** For errors of actions: true where the key was the trouble and the reader was asked for another. */
 function refused(error) {
   const unauthorized = error instanceof Refused && error.status === 401;
-  if (unauthorized && ask) changeKey(error.message);
+  if (unauthorized) changeKey(error.message);
   return unauthorized;
 }
 
