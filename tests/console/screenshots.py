@@ -21,11 +21,15 @@ from tests.processes import Process, Server, serve_with
 
 SENTENCES = 1500
 COLOURS = 256  # of a picture's palette; keeps a file below 200 KB
+# Of the console's sample: things, and words that tell what is asked; the first that occur.
+THINGS = ["app", "shop", "printer", "laptop", "headset", "router", "coffee", "watch"]
+WORDS = ["update", "reset|was delivered", "manual|guide", "return|give", "delivery|be delivered",
+         "wireless|Wi-Fi", "slow", "language", "clean", "sounds|mute", "code", "repairs|fix"]  # fmt: skip
 FOLDER = Path(__file__).parents[2] / "docs" / "console"
 
 
-def prepare(server: Server, data: Path) -> list[str]:
-    """Makes domains of news, in three versions, and of film reviews with labels of question pairs; returns reviews."""
+def prepare(server: Server, data: Path) -> None:
+    """Makes domains of news, in three versions, and of film reviews with labels of question pairs."""
     news, films = (
         (data / "text" / f"{name}.txt").read_text().splitlines() for name in ("reuters-news", "imdb-reviews")
     )
@@ -37,7 +41,6 @@ def prepare(server: Server, data: Path) -> list[str]:
     for start in (0, 200, 400):  # for the drift
         pairs = [[a, b] for a, b in zip(news[start : start + 200], news[start + 1 : start + 201], strict=True)]
         server.client.post("/similarity", json={"pairs": pairs, "domain": "reuters"})
-    return films[-300:]
 
 
 def shoot(analyst: Analyst, view: str) -> None:
@@ -46,7 +49,7 @@ def shoot(analyst: Analyst, view: str) -> None:
     picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(FOLDER / f"{view}-light.png", optimize=True)
 
 
-def shoot_all(analyst: Analyst, films: list[str]) -> None:
+def shoot_all(analyst: Analyst) -> None:
     analyst.go("#/domains")
     shoot(analyst, "domains")
     analyst.go("#/report/reuters/2")
@@ -65,13 +68,30 @@ def shoot_all(analyst: Analyst, films: list[str]) -> None:
     analyst.presses("Fill in an example")
     analyst.sees("How to read this")
     shoot(analyst, "compare")
-    analyst.go("#/label/films")
-    analyst.fills("Or paste", "\n".join(films))
-    analyst.presses("Draw pairs")
-    analyst.sees("2. Do these two mean the same?")
-    for key in "0011010100101101001011":
-        analyst.page.keyboard.press(key)
-    shoot(analyst, "label")
+    shoot_matches(analyst)
+
+
+def meaning(question: str) -> tuple[str, str]:
+    """What a question of the sample asks, and of which thing."""
+    about = next((words for words in WORDS if any(word in question for word in words.split("|"))), question)
+    return about, next(thing for thing in THINGS if thing in question)
+
+
+def shoot_matches(analyst: Analyst) -> None:
+    analyst.go("#/")
+    analyst.presses("Try it with a sample")
+    analyst.understood()
+    analyst.presses("Find matches")
+    for _ in range(45):
+        analyst.page.locator("button:not([disabled])", has_text="Different").wait_for()
+        meanings = {meaning(text) for text in analyst.page.locator(".pair blockquote").all_inner_texts()}
+        analyst.page.keyboard.press(str(int(len(meanings) == 1)))
+        analyst.page.wait_for_timeout(200)  # as no person judges faster
+    analyst.sees("of them false")
+    analyst.page.evaluate(
+        "document.querySelectorAll('table.found tbody tr:nth-child(n+9)').forEach((row) => row.remove())"
+    )
+    shoot(analyst, "matches")
 
 
 def main() -> None:
@@ -82,11 +102,11 @@ def main() -> None:
         shutil.copytree("model_store/encoders", folder / "store" / "encoders")
         install_default(folder / "store", EncoderStore.at(folder / "store").find("minilm"), print)
         server = serve_with(folder, running, model_store=folder / "store")
-        films = prepare(server, Path(sys.argv[1]))
+        prepare(server, Path(sys.argv[1]))
         chromium = stack.enter_context(sync_playwright()).chromium
         browser = chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         analyst = Analyst.at(browser.new_context(viewport={"width": 1100, "height": 760}), server.url)
-        shoot_all(analyst, films)
+        shoot_all(analyst)
         print(*analyst.complaints(), sep="\n")
 
 

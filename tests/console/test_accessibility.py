@@ -11,6 +11,7 @@ from tests.console.conftest import Site, Visit
 from tests.text import sentences
 
 WIDTHS = [1400, 1100, 700, 390, 360]
+DUPLICATES = [*sentences(230), *(text.upper() for text in sentences(43)), sentences(1)[0]]
 CUT = """() => [...document.querySelectorAll('.scroll:has(table.stacked)')]
     .filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.getAttribute('aria-label'))"""
 
@@ -60,15 +61,41 @@ def compare(analyst: Analyst) -> None:
         assert analyst.page.locator(f"[data-label={column}]").count() == 8
 
 
-def label(analyst: Analyst) -> None:
-    analyst.go("#/label/letters")
-    analyst.fills("Or paste", "\n".join(sentences(60)))
+def start(analyst: Analyst) -> None:
+    """With two files, and errors."""
+    analyst.go("#/find/letters")
+    analyst.field("New texts against known ones").check()
+    analyst.fills("Or paste", "\n".join(sentences(20)))
     analyst.understood()
-    analyst.presses("Draw pairs")
-    analyst.sees("2. Do these two mean the same?")
-    for key in "10s10101":
-        analyst.page.keyboard.press(key)
-    analyst.sees(re.compile("^(From a|At no) similarity"))
+    analyst.presses("Find matches")
+    analyst.sees("Choose a file or paste text first.")
+    analyst.page.get_by_role("table", name="Your matches").wait_for()
+
+
+def match(analyst: Analyst) -> None:
+    """With a figure, judged pairs and one that is not sent."""
+    analyst.expected.append("net::ERR_")
+    every = analyst.page.request.get(f"{analyst.url}/matches").json()["matches"]
+    job = next(one["job"] for one in every if one["rows"] == [len(DUPLICATES)])
+    analyst.go(f"#/matches/{job}")
+    analyst.sees(re.compile("of them false"))
+    analyst.opens("Details")
+    analyst.page.route(re.compile("/labels$"), lambda route: route.abort("connectionrefused"))
+    analyst.page.locator(".pair:not([hidden])").wait_for()
+    analyst.page.locator("h1").focus()
+    analyst.page.keyboard.press("0")
+    analyst.sees(re.compile("1 judgement not sent yet"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def judged(site: Site) -> None:
+    """A match with as many judged pairs as it takes for a figure."""
+    job = site.post("/matches", a=DUPLICATES)["job"]
+    site.work()
+    for _ in range(3):
+        pairs = site.get(f"/matches/{job}/label?count=20&precision=0.9")["pairs"]
+        labels = [{"pair": one["pair"], "label": int(one["a"].lower() == one["b"].lower())} for one in pairs]
+        site.post(f"/matches/{job}/labels", labels=labels)
 
 
 def job(analyst: Analyst) -> None:
@@ -85,7 +112,9 @@ VIEWS: dict[str, Callable[[Analyst], None]] = {
     "calibrate": calibrate,
     "job": job,
     "compare": compare,
-    "label": label,
+    "start": start,
+    "match": match,
+    "label": lambda analyst: analyst.go("#/label/letters"),
     "glossary": lambda analyst: analyst.go("#/glossary"),
 }
 

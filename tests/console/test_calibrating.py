@@ -29,7 +29,7 @@ def csv_of(rows: list[list[str]], encoding: str = "windows-1252") -> bytes:
 
 def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, site: Site) -> None:
     site.copies("typed")
-    analyst = visit()
+    analyst = visit("#/domains")
     keyboard = analyst.page.keyboard
     keyboard.press("Tab")
     assert analyst.focused() == "Skip to the content"
@@ -93,14 +93,12 @@ def test_a_table_and_labelled_pairs_in_an_old_encoding_become_a_version(visit: V
     analyst.fills("Domain", "files")
     analyst.chooses("Let it answer", "always")
     analyst.opens("Labelled pairs (optional)")
-    analyst.fills("Or paste: label, sentence, sentence, with tabs between", "1\tOne.\tTwo.\n0\tOne.\tThree.")
-    analyst.sees("2 labelled pairs understood.")
     pairs = [
         ["a", "b", "label", "weight"],
         *([f"{a} Öl", b, str(n % 2), "2.5"] for n, (a, b, _) in enumerate(labelled(60))),
     ]
     analyst.chooses_file("pairs.xlsx", workbook([*pairs, ["One.", "Two.", "7", "1"]]), LABELS)
-    analyst.sees("Line 62: the label 7 is neither 0 nor 1.")
+    analyst.sees("neither 0 nor 1: 7 in row 62")
     analyst.chooses_file("pairs.csv", csv_of(pairs), LABELS)
     analyst.presses("Start the calibration")  # waits until the labels are read
     analyst.sees("Waiting for a worker")

@@ -94,8 +94,8 @@ def test_what_is_not_there_is_said_and_leads_on(visit: Visit) -> None:
     analyst.sees("Scored by")
     assert analyst.field("Scored by").input_value() == "letters"
     assert analyst.page.get_by_text("There is no").count() == 0
-    analyst.presses("Label", "link")
-    analyst.sees("Label pairs for letters")
+    analyst.presses("Find matches", "link")
+    analyst.sees("Your matches")
 
 
 def test_a_damaged_domain_says_that_requests_get_503_and_what_to_do(visit: Visit, site: Site) -> None:
@@ -184,8 +184,5 @@ def test_of_many_domains_some_are_shown_as_short_lines_and_the_others_found(
     wait_until(lambda: analyst.page.locator("option[value=d98]").count() == 2)
     analyst.go("#/calibrate/d99")
     analyst.sees("This domain exists")
-    analyst.go("#/label")
-    analyst.fills("Find a domain", "d98")
-    analyst.page.locator("option[value=d98]").wait_for(state="attached")
-    analyst.chooses("Domain", "d98")
-    analyst.sees("Label pairs for d98")
+    analyst.go("#/label/d98")
+    analyst.sees("Labels for d98")

@@ -28,10 +28,10 @@ READ = {
     "GET /v2/models/{model}/versions/{version}", "GET /v2/models/{model}/versions/{version}/ready",
     "POST /v2/models/{model}/versions/{version}/infer", "GET /matches", "POST /matches", "POST /matches/check",
     "GET /matches/{job_id}", "DELETE /matches/{job_id}", "GET /matches/{job_id}/events", "GET /matches/{job_id}/result",
-    "GET /matches/{job_id}/label", "POST /matches/{job_id}/labels",
+    "GET /matches/{job_id}/label", "POST /matches/{job_id}/labels", "POST /inspect",
 }  # fmt: skip
 CALIBRATE = {
-    "POST /calibrate", "DELETE /calibrate/{job_id}", "POST /domains/{domain}/labels", "POST /inspect",
+    "POST /calibrate", "DELETE /calibrate/{job_id}", "POST /domains/{domain}/labels",
 }  # fmt: skip
 ADMIN = {
     "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",

@@ -4,21 +4,20 @@ import { clearAlerts, explain, report } from "./alerts.js";
 import { call, idempotencyKey } from "./api.js";
 import { button, fault, field, h, select, unique } from "./dom.js";
 import { count, counted, METHOD_NAMES, nameLike, PROMOTIONS, sentence } from "./format.js";
-import { fileIntake, LANGUAGES, rowsOf } from "./intake.js";
+import { fileIntake, labelsOf, LANGUAGES } from "./intake.js";
 import { noteText } from "./job.js";
 import { jobList } from "./jobs.js";
-import { firstFault, GRADES_HINT, GRADES_LABEL, parsePairs, pastedRows } from "./labels.js";
+import { COLUMNS, GRADES_HINT, GRADES_LABEL, LABEL_FILES } from "./label.js";
 import { page, typed, withNamed } from "./listing.js";
 
 const SOME = 200; // domains suggested
 const STEADY = 2000; // distinct sentences that give a steady threshold (docs/quality.md)
-const LABELS_HINT = "A label is 1 for a match and 0 for no match.";
 
 export async function openCalibrate([wanted = ""], context) {
   const { server, signal } = context;
   const listed = await page(context, { limit: SOME });
   let domains = await withNamed(listed, [wanted], context);
-  const state = { posting: null, rows: [], unreadable: "", reading: null }; // reading: of the file of labels
+  const state = { posting: null, pairs: [], reading: null }; // pairs: the labelled ones, reading: of their file
 
   const intake = fileIntake(context, {
     legend: "1. Text of the domain",
@@ -38,13 +37,8 @@ export async function openCalibrate([wanted = ""], context) {
   const promotion = select(server.promotions.map((name) => [name, PROMOTIONS[name] ?? name]), "if_better");
   const method = select(Object.keys(server.fewest).map((name) => [name, METHOD_NAMES[name] ?? name]), "auto", { onchange: () => intake.refresh() });
   const seed = h("input", { type: "number", min: "0", max: "2147483647", step: "1", value: "0" });
-  const labels = h("textarea", { rows: "4", dir: "auto", spellcheck: "false", oninput: () => {
-    labelFile.value = "";
-    Object.assign(state, { rows: pastedRows(labels.value), unreadable: "" });
-    describeLabels();
-  } });
-  const labelFile = h("input", { type: "file", accept: ".tsv,.csv,.txt,.xlsx,.ndjson,.jsonl,.parquet,text/*", onchange: () => { state.reading = readLabels(); } });
-  const grades = h("input", { type: "checkbox", onchange: describeLabels });
+  const labelFile = h("input", { type: "file", accept: LABEL_FILES, onchange: () => { state.reading = readLabels(); } });
+  const grades = h("input", { type: "checkbox", onchange: () => { state.reading = readLabels(); } });
   const options = h("fieldset", {},
     h("legend", {}, "2. Domain"),
     h("div", { class: "row" },
@@ -53,8 +47,7 @@ export async function openCalibrate([wanted = ""], context) {
     h("p", { class: "muted" }, "The server chooses the method: it measures several on a part of your text and keeps the one that proves best."),
     h("details", {}, h("summary", {}, "Labelled pairs (optional)"),
       h("p", { class: "muted" }, `From ${server.fewest_labels} pairs on, scores carry a probability, and thresholds can be asked for by precision.`),
-      field("File of labelled pairs", labelFile, "Columns: label, sentence, sentence, or sentence, sentence, label; a fourth one named weight may follow."),
-      field("Or paste: label, sentence, sentence, with tabs between", labels, LABELS_HINT),
+      field("File of labelled pairs", labelFile, COLUMNS),
       field(GRADES_LABEL, grades, GRADES_HINT)),
     h("details", {}, h("summary", {}, "More options"),
       h("div", { class: "row" },
@@ -64,21 +57,20 @@ export async function openCalibrate([wanted = ""], context) {
   const form = h("form", { class: "card", novalidate: true, onsubmit: submit, oninput: () => { state.posting = null; } }, intake.element, options, list, h("div", { class: "buttons" }, start));
 
   async function readLabels() {
-    labels.value = "";
-    Object.assign(state, { rows: [], unreadable: "" });
     const [chosen] = labelFile.files;
-    if (chosen) {
-      try {
-        const rows = await rowsOf(chosen, signal);
-        if (labelFile.files[0] !== chosen) return;
-        state.rows = rows;
-      } catch (error) {
-        if (signal.aborted || labelFile.files[0] !== chosen) return;
-        context.refused(error);
-        state.unreadable = `${sentence(explain(error).text)}`;
-      }
+    state.pairs = [];
+    fault(labelFile, "");
+    if (!chosen) return;
+    try {
+      const pairs = await labelsOf(chosen, grades.checked ? "grades" : "matches", signal);
+      if (labelFile.files[0] !== chosen) return;
+      state.pairs = pairs;
+      document.getElementById(`${labelFile.id}-hint`).textContent = `${counted(pairs.length, "labelled pair")} understood.`;
+    } catch (error) {
+      if (signal.aborted || labelFile.files[0] !== chosen) return;
+      context.refused(error);
+      fault(labelFile, sentence(explain(error).text));
     }
-    describeLabels();
   }
 
   async function lookUp(contains) {
@@ -103,16 +95,6 @@ export async function openCalibrate([wanted = ""], context) {
     else hint.textContent = `This domain exists; a new version joins its ${counted(known.versions.length, "version")}. Version ${known.champion} answers now.`;
   }
 
-  function describeLabels() {
-    const { pairs, faults } = parsePairs(state.rows, grades.checked);
-    const said = state.unreadable || firstFault(faults);
-    const at = labelFile.files.length ? labelFile : labels;
-    fault(labelFile, at === labelFile ? said : "");
-    fault(labels, at === labels ? said : "");
-    document.getElementById(`${labels.id}-hint`).textContent = state.rows.length ? `${counted(pairs.length, "labelled pair")} understood.` : LABELS_HINT;
-    return { pairs, wrong: said && at };
-  }
-
   /** Whether the domain's name can be used; a name that is close to it is offered where it cannot. */
   function checkDomain() {
     const name = domain.value.trim();
@@ -127,8 +109,7 @@ export async function openCalibrate([wanted = ""], context) {
     const known = checkDomain();
     const whole = /^\d+$/.test(seed.value) && Number(seed.value) <= 2147483647;
     fault(seed, whole ? "" : "A whole number from 0 to 2147483647.");
-    const bad = describeLabels().wrong;
-    return [[!known, domain], [bad, bad], [!whole, seed]].find(([found]) => found)?.[1] ?? null;
+    return [[!known, domain], [labelFile.hasAttribute("aria-invalid"), labelFile], [!whole, seed]].find(([found]) => found)?.[1] ?? null;
   }
 
   /** Offers a name that is close to what was written and can be used. */
@@ -155,7 +136,7 @@ export async function openCalibrate([wanted = ""], context) {
         first.focus();
         return;
       }
-      const { pairs } = describeLabels();
+      const { pairs } = state;
       const { query, body, type } = pairs.length ? await withPairs(pairs) : intake.whole();
       const asked = new URLSearchParams({
         domain: domain.value.trim(), method: method.value, promote: promotion.value, seed: seed.value,

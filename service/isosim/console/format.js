@@ -114,6 +114,7 @@ const PLAINER = [
   [/; sheet names another: /, "; the others are "],
   [/: GET \/calibrate\/\S+, and ask again/, "; ask again"],
   [/no precision of 0\.5(?=[:;])/, "no precision of 50 %"],
+  [/ \(kind: grades\)$/, ""],
   [/^texts: (?=[\d,]+ distinct)/, "the text has "],
 ];
 

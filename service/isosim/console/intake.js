@@ -55,10 +55,10 @@ function charsetName(encoding) {
   return known ? known[1].replace(/ \(.*/, "") : encoding;
 }
 
-/** The rows of a table file of any kind, as { line, cells }; the words of the server where it cannot be read. */
-export async function rowsOf(file, signal) {
-  const rows = await download("POST", "inspect?give=rows", { body: file, headers: { "content-type": typeOf(file.name) }, signal });
-  return parseLines(await rows.text()).map((cells, index) => ({ line: index + 1, cells }));
+/** The labelled pairs of a table file of any kind. Fails with the words of the server where it cannot be read. */
+export async function labelsOf(file, kind, signal) {
+  const pairs = await download("POST", `inspect?give=labels&kind=${kind}`, { body: file, headers: { "content-type": typeOf(file.name) }, signal });
+  return parseLines(await pairs.text()).map(([a, b, label, weight]) => ({ a, b, label, weight }));
 }
 
 export function parseLines(text) {
@@ -68,7 +68,8 @@ export function parseLines(text) {
 /**
  * Fields for a file or a paste, and below them what was understood of it.
  *
- * given: { legend, lead, verdicts(found): [[kind, words]], changed() after each change }. Returns { element, found():
+ * given: { legend, lead, label and pasteLabel of the fields, verdicts(found): [[kind, words]], changed()
+ * after each change, takes(event): whether a file that is dropped is for these fields; by default it is }. Returns { element, found():
  * the answer of /inspect or null, ready(): the same once the server has looked, body(): for POST /calibrate as
  * { query, options }, sentences(): the chosen column as a blob of NDJSON, refresh(): shows the verdicts anew, miss() }.
  */
@@ -97,16 +98,17 @@ export function fileIntake(context, given) {
   const element = h("fieldset", { class: "drop" },
     h("legend", {}, given.legend),
     h("p", { class: "muted" }, given.lead),
-    field("Choose a file, or drop it anywhere on this page", file, "Text, CSV, TSV, lines of JSON, Parquet or an Excel workbook (.xlsx)."),
-    field("Or paste", paste, "One sentence a line, or cells of a spreadsheet. A large paste is taken as it is and not shown here."),
+    field(given.label ?? "Choose a file, or drop it anywhere on this page", file, "Text, CSV, TSV, lines of JSON, Parquet or an Excel workbook (.xlsx)."),
+    field(given.pasteLabel ?? "Or paste", paste, "One sentence a line, or cells of a spreadsheet. A large paste is taken as it is and not shown here."),
     working, seen);
 
   for (const kind of ["dragover", "drop"]) {
     window.addEventListener(kind, (event) => {
       if (!event.dataTransfer?.types.includes("Files")) return;
       event.preventDefault(); // else the browser would leave this page for the file
-      element.classList.toggle("over", kind === "dragover");
-      if (kind === "drop") {
+      const mine = given.takes?.(event) ?? true;
+      element.classList.toggle("over", mine && kind === "dragover");
+      if (mine && kind === "drop") {
         file.files = event.dataTransfer.files;
         takeFile(event.dataTransfer.files[0] ?? null);
       }
@@ -301,6 +303,9 @@ export function fileIntake(context, given) {
     found: () => state.found,
     name: () => state.name,
 
+    /** Takes a file as if it had been chosen. */
+    take: takeFile,
+
     /** What the text is read from: "tickets.xlsx, Excel workbook, sheet Tickets, column Question". */
     source: () => [state.name, describeFile(state.found), state.found.columns.length > 1 && `column ${state.found.column}`].filter(Boolean).join(", "),
     refresh: show,
@@ -316,7 +321,7 @@ export function fileIntake(context, given) {
     },
 
     /** The file itself and how it is to be read, for POST /calibrate. */
-    whole: () => ({ query: known(state.found), body: state.source, type: ANY }),
+    whole: () => ({ query: known(state.found), body: state.source, type: ANY, name: state.name }),
 
     /** The sentences of the chosen column, as the server reads them: NDJSON. */
     sentences: (until = signal) => download("POST", `inspect?${new URLSearchParams({ ...known(state.found), give: "sentences" })}`, {

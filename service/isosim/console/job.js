@@ -8,13 +8,15 @@ import { ago, count, counted, methodName, plainly, promotionReason, PROMOTIONS, 
 import { withTerms } from "./glossary.js";
 import { promote } from "./versions.js";
 
-const ACTIVE = new Set(["queued", "running", "publishing"]);
+export const ACTIVE = new Set(["queued", "running", "publishing"]);
 export const STAGES = {
   queued: "Waiting for a worker",
   starting: "Starting",
   embedding: "Reading the sentences with the encoder",
   choosing: "Comparing candidates",
   fitting: "Fitting the chosen map",
+  calibrating: "Making a scale for these texts",
+  matching: "Comparing the texts",
   measuring: "Measuring the new scale",
 };
 const EMBEDDED = 0.7; // progress at which the embedding ends; what follows took 0.06 to 1.2 times as long, where it was measured
@@ -36,7 +38,9 @@ export function noteText(job, words) {
   }
 }
 
-async function act(context, method, where, failed, done) {
+export const notedText = (job) => sessionStorage.getItem(textOf(job));
+
+export async function act(context, method, where, failed, done) {
   try {
     await call(method, where);
   } catch (error) {
@@ -56,7 +60,7 @@ export async function openJob([id], context) {
   async function show(job) {
     lost.replaceChildren();
     if (ACTIVE.has(job.status)) {
-      live.element ??= progress(job, context);
+      live.element ??= progress(async () => { if (await cancel(context, job)) context.reload(); });
       live.element.update(job);
       if (!live.element.isConnected) place.replaceChildren(live.element);
     } else {
@@ -69,7 +73,7 @@ export async function openJob([id], context) {
 
   await show(first);
   if (ACTIVE.has(first.status)) {
-    follow(id, show, (error, wait) => lost.replaceChildren(h("div", { class: "alert" },
+    follow(path("calibrate", id), show, (error, wait) => lost.replaceChildren(h("div", { class: "alert" },
       h("p", {}, `${sentence(explain(error).text)} The calibration goes on where it runs; asking again in ${seconds(wait / 1000)}.`))), context)
       .catch((error) => { if (!context.signal.aborted && !context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload)); });
   }
@@ -78,7 +82,7 @@ export async function openJob([id], context) {
     h("h1", {}, first.base ? `Labels for ${first.domain}, version ${first.base}` : `Calibration of ${first.domain}`),
     h("section", { class: "card" }, place, lost),
     h("section", { class: "card" }, h("h2", {}, "What was asked"), facts([
-      ["Text", sessionStorage.getItem(textOf(first.job))],
+      ["Text", notedText(first.job)],
       ["Sentences posted", first.base ? null : count(first.sentences)],
       ["Labelled pairs", first.labels ? count(first.labels) : null],
       ["Method", methodName(first.method)],
@@ -90,11 +94,11 @@ export async function openJob([id], context) {
 }
 
 /** Shows every state until the job ends; takes a broken stream up again. */
-async function follow(id, show, lost, { signal }) {
+export async function follow(where, show, lost, { signal }) {
   let wait = FIRST_WAIT;
   while (!signal.aborted) {
     try {
-      for await (const job of events(`${path("calibrate", id)}/events`, signal)) {
+      for await (const job of events(`${where}/events`, signal)) {
         if (signal.aborted) return;
         await show(job);
         wait = FIRST_WAIT;
@@ -110,12 +114,13 @@ async function follow(id, show, lost, { signal }) {
   }
 }
 
-function progress(job, context) {
+/** A bar with the stage; `stop` is called by its button. */
+export function progress(stop) {
   const bar = h("progress", { max: "1", "aria-label": "Progress" });
   const stage = h("p", { role: "status" });
   const left = h("p", { class: "muted" });
   const element = h("div", { class: "stack" }, stage, bar, left, h("div", { class: "buttons" },
-    button("Cancel", async () => { if (await cancel(context, job)) context.reload(); }, { class: "danger" })));
+    button("Cancel", stop, { class: "danger" })));
   let from = null;
   element.update = (now) => {
     const words = STAGES[now.stage] ?? now.stage;
@@ -128,7 +133,7 @@ function progress(job, context) {
       const spent = (performance.now() - from.time) / 1000;
       left.textContent = `${done}, about ${seconds(spent * ((EMBEDDED - now.progress) / made))} until they are read; comparing and measuring come after that.`;
     } else {
-      left.textContent = now.status === "queued" ? "Other calibrations may be before it." : done;
+      left.textContent = now.status === "queued" ? "Other work may be before it." : done;
     }
   };
   return element;

@@ -4,33 +4,35 @@ import { alertBox } from "./alerts.js";
 import { call } from "./api.js";
 import { action, badge, button, h, table } from "./dom.js";
 import { ago, count, percent } from "./format.js";
-import { cancel, STAGES } from "./job.js";
+import { ACTIVE, cancel, STAGES } from "./job.js";
 
 const SHOWN = 15;
 const EVERY = 3000; // ms
 
-export function jobList(context) {
+/** A list that is read anew while something in it goes on. show(answer, refresh): { content: null for none, active }. */
+export function liveList(context, where, show) {
   const place = h("div", {}, h("p", { class: "muted" }, "Loading…"));
-  let all = false;
-
   async function refresh() {
     if (context.signal.aborted) return;
     try {
-      const { jobs } = await call("GET", "calibrate", { signal: context.signal });
+      const answer = await call("GET", where, { signal: context.signal });
       const focus = document.activeElement?.getAttribute("aria-label");
-      show(jobs);
+      const { content, active } = show(answer, refresh);
+      place.replaceChildren(...[content || h("p", { class: "muted" }, "None yet.")].flat());
       if (focus) [...place.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focus)?.focus();
-      if (jobs.some(({ status }) => ["queued", "running", "publishing"].includes(status))) setTimeout(refresh, EVERY);
+      if (active) setTimeout(refresh, EVERY);
     } catch (error) {
       if (!context.signal.aborted) place.replaceChildren(alertBox("The list could not be loaded", error, refresh));
     }
   }
+  refresh();
+  return place;
+}
 
-  function show(jobs) {
-    if (!jobs.length) {
-      place.replaceChildren(h("p", { class: "muted" }, "None yet."));
-      return;
-    }
+export function jobList(context) {
+  let all = false;
+
+  function show({ jobs }, refresh) {
     const shown = all ? jobs : jobs.slice(0, SHOWN);
     const rows = shown.map((job) => h("tr", {},
       h("th", { scope: "row" }, job.domain),
@@ -38,12 +40,13 @@ export function jobList(context) {
       h("td", {}, job.base ? `labels for version ${job.base}` : job.method),
       h("td", { class: "number" }, job.base ? `${count(job.labels)} pairs` : count(job.sentences)),
       h("td", {}, ago(job.created)),
-      h("td", {}, h("div", { class: "buttons tight" }, ...actions(job)))));
-    place.replaceChildren(table("Earlier calibrations", ["Domain", "Outcome", "Method", h("th", { scope: "col", class: "number" }, "Sentences"), "Posted", "Actions"], rows, { class: "stacked" }));
-    if (jobs.length > shown.length) place.append(button(`Show all ${count(jobs.length)}`, () => { all = true; show(jobs); }));
+      h("td", {}, h("div", { class: "buttons tight" }, ...actions(job, refresh)))));
+    const made = table("Earlier calibrations", ["Domain", "Outcome", "Method", h("th", { scope: "col", class: "number" }, "Sentences"), "Posted", "Actions"], rows, { class: "stacked" });
+    const rest = jobs.length > shown.length && button(`Show all ${count(jobs.length)}`, () => { all = true; refresh(); });
+    return { content: jobs.length > 0 && [made, rest || ""], active: jobs.some(({ status }) => ACTIVE.has(status)) };
   }
 
-  function actions(job) {
+  function actions(job, refresh) {
     const which = `calibration of ${job.domain}, posted ${job.created}`;
     return [
       action("Open", `#/job/${job.job}`, { "aria-label": `Open ${which}` }),
@@ -51,10 +54,9 @@ export function jobList(context) {
     ].filter(Boolean);
   }
 
-  refresh();
   return h("section", { class: "card" }, h("h2", {}, "Earlier calibrations"),
     h("p", { class: "muted small" }, "The outcome is that of its time: which version answers now stands under ", h("a", { href: "#/domains" }, "Domains"), "."),
-    place);
+    liveList(context, "calibrate", show));
 }
 
 function outcome(job) {

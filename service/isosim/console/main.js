@@ -11,14 +11,16 @@ import { openGlossary } from "./glossary.js";
 import { openJob } from "./job.js";
 import { LANGUAGES } from "./intake.js";
 import { openLabel } from "./label.js";
+import { openMatch } from "./match.js";
+import { openMatches } from "./matches.js";
 import { openReport } from "./report.js";
 
 // A view gets the address's parts and { server, signal, reload, refused }, and returns its content, a heading first.
-const VIEWS = { domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare, label: openLabel, glossary: openGlossary };
-const KEPT = new Set(["calibrate", "compare", "label"]); // what was entered there outlives a change of key
-const OF_DOMAIN = new Set(["report", "calibrate", "compare", "label"]); // whose address begins with a domain
-const CARRIED = new Set(["compare", "label"]); // links that lead to the same domain
-const TABS = { report: "domains", job: "calibrate" };
+const VIEWS = { matches: (parts, context) => (parts[0] ? openMatch(parts[0], context) : openMatches([], context)), find: openMatches, domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare, label: openLabel, glossary: openGlossary };
+const KEPT = new Set(["matches", "find", "calibrate", "compare", "label"]); // what was entered there outlives a change of key
+const OF_DOMAIN = new Set(["find", "report", "calibrate", "compare", "label"]); // whose address begins with a domain
+const CARRIED = new Set(["compare"]); // links that lead to the same domain
+const TABS = { find: "matches", label: "domains", report: "domains", job: "calibrate" };
 
 const main = document.getElementById("main");
 const keyButton = document.getElementById("key");
@@ -27,11 +29,11 @@ let server = null;
 let domain = ""; // the last one that was looked at
 
 function address() {
-  if (!location.hash.startsWith("#/")) return ["domains"];
+  if (!location.hash.startsWith("#/") || location.hash === "#/") return ["matches"];
   try {
     return location.hash.slice(2).split("/").map(decodeURIComponent);
   } catch {
-    return ["domains"]; // a malformed address
+    return ["matches"]; // a malformed address
   }
 }
 
@@ -39,7 +41,7 @@ function address() {
 function markTab(name, [first = ""]) {
   if (OF_DOMAIN.has(name) && first) domain = first.split("@")[0];
   for (const link of document.querySelectorAll("nav a")) {
-    const [, view] = link.getAttribute("href").split("/");
+    const view = link.getAttribute("href").split("/")[1] || "matches";
     if (CARRIED.has(view)) link.setAttribute("href", domain ? `#/${view}/${encodeURIComponent(domain)}` : `#/${view}`);
     if (view === (TABS[name] ?? name)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -79,7 +81,7 @@ async function show({ focus = false, ask = true } = {}) {
   leaving = leave;
   clearAlerts();
   const [asked, ...parts] = address();
-  const name = asked in VIEWS ? asked : "domains";
+  const name = asked in VIEWS ? asked : "matches";
   markTab(name, parts);
   const place = h("div", { class: "view", "aria-busy": "true" }, h("p", { class: "muted loading" }, "Loading…"));
   main.replaceChildren(place);

@@ -18,7 +18,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]]) -> list[tuple[int, La
     If the first row names the columns a, b and label, and perhaps `weight` (for `LabelledPair.weight`), other columns
     are ignored. Without these names there are two sentences and, before or behind them, a column of labels: the one
     with more numbers, else the one that the first row names `label`. The first row has names if neither its first nor
-    its last cell is a number. The console applies the same rules (`console/labels.js`).
+    its last cell is a number.
 
     Args:
         rows: line numbers and cells, without blank lines.

@@ -197,6 +197,7 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     assert low <= found["precision"] <= high
     assert found["precision"] >= 0.9
     assert found["passing"] == len(rows_of(server, job, "precision=0.9")) - 1
+    assert rows_of(server, job, "precision=0.9")[1:4] == rows_of(server, job, "precision=0.9&skip=1&at_most=3")
     assert 0.5 < found["recall"] <= 1
     assert found["expected_false"] == pytest.approx((1 - found["precision"]) * found["passing"], abs=0.01)
     strict, middle = (get(server, f"{job}?precision=0.6{more}").json() for more in ("&confidence=0.95", ""))
@@ -209,6 +210,16 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     said = {frozenset((row["text_a"], row["text_b"])): row["label"] for row in every if row["label"] is not None}
     assert len(said) == 60
     assert all(label == int(len({text.lower() for text in texts}) == 1) for texts, label in said.items())
+    judged = rows_of(server, job, "form=judged&similarity=1")
+    assert {frozenset((row["a"], row["b"])): row["label"] for row in judged} == said
+    assert sum(row["weight"] for row in judged) == matched["candidates"]  # together they stand for all
+    table = get(server, f"{job}/result?form=judged&format=csv").content
+    read = server.client.post(
+        "/inspect?give=labels", content=table, headers=bearer(ANNA) | {"content-type": "text/csv"}
+    )
+    assert [orjson.loads(line) for line in read.content.splitlines()] == [
+        [row["a"], row["b"], row["label"], row["weight"]] for row in judged
+    ]
     repeated = judge([{"pair": drawn[0], "label": None}, {"a": TEXTS[0].upper(), "b": TEXTS[0], "label": 1}])
     assert repeated.json()["judged"] in (59, 60)  # the second may have been drawn before
     notices = get(server, f"{job}?similarity=0.9").json()["answer"]["notices"]
@@ -264,6 +275,10 @@ def test_two_files_and_a_domain(server: Server, matched: dict[str, Any]) -> None
     assert saved.status_code == 200, saved.text
     answers = [get(server, f"{found['job']}?{query}").json()["answer"] for query in ("threshold=strict", "fmr=0.001")]
     assert answers[0] == answers[1]
+    other = "id\tquestion\n" + "\n".join(f"{n}\t{text} Öl" for n, text in enumerate(TEXTS[:50]))
+    query = "&domain=farm&format_b=tsv&column_b=question&charset_b=windows-1252"
+    mixed = ended(server, post(server, query=query, a=new, b=other.encode("windows-1252")))
+    assert rows_of(server, mixed["job"], "form=best")[0]["text_b"].endswith(" Öl")
     again = ended(server, post(server, BERT, "&domain=farm", a=new), BERT)
     assert again["scale"] == {"domain": "farm", "version": 1, "method": found["scale"]["method"]}
     assert post(server, BERT, "&domain=fresh", a=FILE).status_code == 403  # a new domain needs the scope calibrate
@@ -340,9 +355,15 @@ def test_a_deleted_match_leaves_nothing(server: Server, module_store: Path) -> N
     found = ended(server, again())
     assert again().json()["job"] == found["job"]
     folder = next(module_store.glob(f"{PREFIX}*/{found['job']}"))
+
+    def kept() -> list[str]:
+        return [match["job"] for match in server.client.get("/matches", headers=bearer(ANNA)).json()["matches"]]
+
+    assert found["job"] in kept()
     assert server.client.delete(f"/matches/{found['job']}", headers=bearer(ANNA)).status_code == 204
     assert not [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
     for path in ("", "/result", "/label"):
         response = get(server, found["job"] + path)
         assert (response.status_code, "removed" in response.json()["error"]) == (404, True)
+    assert found["job"] not in kept()
     assert again().json()["job"] != found["job"]

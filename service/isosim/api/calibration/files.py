@@ -20,6 +20,7 @@ from isosim.api.trace import Trace
 from isosim.encoders.device import memory_left
 from isosim.errors import InvalidInput, TooLarge, UnsupportedMedia
 from isosim.jobs.intake import MEMORY, Limits
+from isosim.jobs.job import LABEL_KINDS
 from isosim.jobs.posted import Spool, temporary_file
 from isosim.jobs.sandbox import LEAST_MEMORY, MEMORY_OF_LINES, Reading, held_whole, read_isolated
 from isosim.jobs.tables import KINDS, TYPES, Kind
@@ -235,7 +236,7 @@ async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
 @router.post(
     "/inspect",
     response_model=Inspection,
-    dependencies=[needs("calibrate", body="file")],
+    dependencies=[needs("read", body="file")],
     openapi_extra=BODY,
     responses=documented(400, 413, 415, 422),
 )
@@ -245,18 +246,21 @@ async def inspect(
     trace: TraceDep,
     reading: ReadingDep,
     give: Annotated[
-        Literal["facts", "sentences", "rows"],
+        Literal["facts", "sentences", "rows", "labels"],
         Query(
-            description="what to return: `facts` as a JSON object, `sentences` as NDJSON of strings, or `rows` as "
-            "NDJSON of lists of strings"
+            description="what to return: `facts` as a JSON object, `sentences` as NDJSON of strings, `rows` as NDJSON "
+            "of lists of strings, or `labels`, the labelled pairs of a table, as NDJSON of [a, b, label, weight]"
         ),
     ] = "facts",
+    label_kind: Annotated[str, Query(alias="kind", description="what labels mean: matches or grades")] = "matches",
 ) -> Response:
-    """Shows how a calibration would read a file. The answer has the file's format, encoding, columns, first ten rows
-    and counts. The file is not kept."""
+    """Shows how a match or a calibration would read a file. The answer has the file's format, encoding, columns, first
+    ten rows and counts. The file is not kept."""
     kind, _ = content_type(request)
     check_no_form(kind, "inspect")
-    reading = replace(reading, give="entries" if give == "sentences" else give)
+    if label_kind not in LABEL_KINDS:
+        raise InvalidInput(f"kind: {', '.join(LABEL_KINDS)} are known")
+    reading = replace(reading, give="entries" if give == "sentences" else give, labels=label_kind)
     if give == "facts":
         facts = await read_body(request, service, reading, None)
         return json_response({name: value for name, value in facts.items() if name in Inspection.model_fields})

@@ -6,7 +6,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Annotated, Any, BinaryIO, TypeVar
+from itertools import islice
+from typing import Annotated, Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 import orjson
@@ -73,7 +74,7 @@ from isosim.jobs.matches import Judgements, Result, check_ended
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import FEWEST_SENTENCES
 from isosim.jobs.sandbox import Reading
-from isosim.jobs.tables import kind_of_name
+from isosim.jobs.tables import Kind, kind_of_name
 from isosim.matching.drawing import draw
 from isosim.scoring.advice import Target, unknown_threshold
 from isosim.scoring.calibration import DEFAULT, DomainRef
@@ -108,6 +109,30 @@ BODY = body_of(
 )
 
 
+async def second_reading(
+    first: ReadingDep,
+    column_b: Annotated[
+        str | None, Query(max_length=1000, description="column of the second file; default: that of the first")
+    ] = None,
+    charset_b: Annotated[str | None, Query(max_length=40, description="encoding of the second file")] = None,
+    form_b: Annotated[
+        str | None, Query(alias="format_b", max_length=40, description="format of the second file")
+    ] = None,
+    sheet_b: Annotated[str | None, Query(max_length=1000, description="sheet of the second file")] = None,
+    header_b: Annotated[bool | None, Query(description="header of the second file")] = None,
+) -> Reading:
+    """How to read the second file. What is not given for it is as for the first; a sheet is only for the first if the
+    second has a format of its own."""
+    return replace(
+        first,
+        column=column_b or first.column,
+        charset=charset_b or (None if form_b else first.charset),
+        kind=cast(Kind | None, form_b) or first.kind,
+        sheet=sheet_b or (None if form_b else first.sheet),
+        header=first.header if header_b is None and form_b is None else header_b,
+    )
+
+
 @router.post(
     "",
     status_code=202,
@@ -121,10 +146,8 @@ async def match(
     service: ServiceDep,
     trace: TraceDep,
     reading: ReadingDep,
+    second: Annotated[Reading, Depends(second_reading)],
     domain: Annotated[str | None, Query(description=DOMAIN)] = None,
-    column_b: Annotated[
-        str | None, Query(max_length=1000, description="column of the second file; default: that of the first")
-    ] = None,
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
@@ -132,7 +155,6 @@ async def match(
     await check_room(service, trace)
     kind, _ = content_type(request)
     async with spooling(service, trace) as spool:
-        reading = replace(reading, give="texts")
         if kind == "application/json":
             check_no_query(request, ["multipart/form-data", "text/plain", "application/octet-stream"])
             body = await read_json_body(request, service)
@@ -142,7 +164,7 @@ async def match(
             options: MatchOptions = posted
         else:
             options = checked_options(MatchOptions, {"domain": domain, "seed": seed})
-            facts = await read_files(request, service, trace, kind, reading, column_b, spool)
+            facts = await read_files(request, service, trace, kind, (reading, second), spool)
         rows = [one["sentences"] for one in facts]
         if sum(rows) > MOST_ROWS:
             raise InvalidInput(f"the files have {sum(rows):,} rows with text; a match takes at most {MOST_ROWS:,}")
@@ -189,9 +211,10 @@ def take_lists(service: Service, spool: Spool, body: MatchRequest) -> list[dict[
 
 
 async def read_files(
-    request: Request, service: Service, trace: Trace, kind: str, reading: Reading, column_b: str | None, spool: Spool
+    request: Request, service: Service, trace: Trace, kind: str, readings: tuple[Reading, Reading], spool: Spool
 ) -> list[dict[str, Any]]:
     """Reads the posted file, or those of a form, into the spool."""
+    reading, second = (replace(one, give="texts") for one in readings)
     if kind != "multipart/form-data":
         check_no_form(kind, "matches")
         async with temporary(service, trace.grant) as file:
@@ -199,11 +222,10 @@ async def read_files(
             return [await read_one(service, trace, file, reading, spool.lines)]
     async with posted_form(request, service, trace) as files:
         facts = []
-        for name, column, out in (("a", reading.column, spool.lines), ("b", column_b or reading.column, spool.second)):
+        for name, how, out in (("a", reading, spool.lines), ("b", second, spool.second)):
             if name in files:
-                own = replace(named(reading, files[name]), column=column)
                 try:
-                    facts.append(await read_one(service, trace, files[name], own, out))
+                    facts.append(await read_one(service, trace, files[name], named(how, files[name]), out))
                 except (InvalidInput, EmptyInput, TooLarge, UnsupportedMedia) as error:
                     error.args = (f"file {name}: {error}",)
                     raise
@@ -423,11 +445,13 @@ def state(
 async def list_matches(
     service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> Response:
-    """The matches that this API key has posted (an admin's key: all), newest first."""
+    """The matches that this API key has posted (an admin's key: all), newest first, without those whose result was
+    removed."""
 
     def listed() -> Response:
-        mine = [job for job in service.jobs.newest() if job.request.match is not None and may_read(trace, job)]
-        return json_response({"matches": [state(job).model_dump() for job in mine[:limit]]})
+        mine = (job for job in service.jobs.newest() if job.request.match is not None and may_read(trace, job))
+        kept = (job for job in mine if job.status.value != "succeeded" or service.results.published(job))
+        return json_response({"matches": [state(job).model_dump() for job in islice(kept, limit)]})
 
     return await service.listings.begin(trace.grant, listed)
 
@@ -473,9 +497,11 @@ async def match_result(
         Form,
         Query(
             description="pairs: the pairs that pass, best first; best: every row of the first file with its best match "
-            "if one passes; clusters: groups of rows of one file"
+            "if one passes; clusters: groups of rows of one file; judged: all judged pairs, whether they pass or not, "
+            "each with the number of kept pairs for which it stands (`weight`)"
         ),
     ] = "pairs",
+    skip: Annotated[int, Query(ge=0, description="number of rows to leave out at the beginning")] = 0,
     at_most: Annotated[int | None, Query(ge=0, description="number of rows")] = None,
     file_type: Annotated[FileType, Query(alias="format")] = "ndjson",
 ) -> Response:
@@ -487,7 +513,7 @@ async def match_result(
 
         def write() -> None:
             with service.results.opened(job, vectors=form == "clusters") as result:
-                names, rows = view_of(service, trace, result, wanted).table(form, at_most)
+                names, rows = view_of(service, trace, result, wanted).table(form, at_most, skip)
                 for piece in written(file_type, names, until(left, rows)):
                     out.write(piece)
                     if out.tell() > most:

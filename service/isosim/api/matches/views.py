@@ -19,7 +19,7 @@ from isosim.matching.clusters import clusters
 from isosim.matching.estimate import Estimate, estimate
 from isosim.scoring.advice import Target, advise, in_single_precision
 
-Form = Literal["pairs", "best", "clusters"]
+Form = Literal["pairs", "best", "clusters", "judged"]
 CONFIDENCE = 0.95  # of the intervals in answers
 FEWEST, FEWEST_EACH = 10, 3  # judged pairs, and matches and others among them, that tell precision and recall
 WIDTHS: dict[Literal["precision", "recall"], float] = {
@@ -28,6 +28,7 @@ WIDTHS: dict[Literal["precision", "recall"], float] = {
 }  # of the intervals at which the answer asks for no more judgements
 NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge about 50 of them"
 Cells = list[Any]
+JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity"]  # names that readers of labels know
 SCORES = ["similarity", "percentile", "probability", "label"]
 COPY, NONE = (1.0, None, None, None), (None,) * len(SCORES)  # the scores of rows with the same text; of no match
 
@@ -162,14 +163,16 @@ class View:
 
     # Tables
 
-    def table(self, form: Form, at_most: int | None) -> tuple[list[str], Iterator[Cells]]:
-        """The names of the columns, and the rows."""
-        rows = {"pairs": self._pairs, "best": self._best, "clusters": self._clusters}[form]()
-        return self._names(form), islice(rows, at_most)
+    def table(self, form: Form, at_most: int | None, skip: int = 0) -> tuple[list[str], Iterator[Cells]]:
+        """The names of the columns, and the rows but the first `skip`."""
+        forms = {"pairs": self._pairs, "best": self._best, "clusters": self._clusters, "judged": self._judged}
+        return self._names(form), islice(forms[form](), skip, None if at_most is None else skip + at_most)
 
     def _names(self, form: Form) -> list[str]:
         given = self.result.job.request.match
         columns = [list(names) for names in given.columns] if given is not None else [[]]
+        if form == "judged":
+            return [*JUDGED]
         if form == "clusters":
             return unlike(["cluster", "size", "lowest_similarity", "central", "row", "text", *columns[0]])
         own = [f"{name}_{end}" for end, names in zip("ab", (columns[0], columns[-1]), strict=True) for name in names]
@@ -255,6 +258,17 @@ class View:
         for row in sorted(members, key=lambda row: (row != central, row)):
             found = self._row(0, row)
             yield [number, len(members), lowest, row == central, found.number, found.text, *found.cells]
+
+    def _judged(self) -> Iterator[Cells]:
+        """All judged pairs. Each stands for the candidates that are nearer to it than to any other judged one."""
+        pairs, labels = self.result.judged
+        found, count = self.result.found, len(self.candidates.similarity)
+        between = (pairs[1:] + pairs[:-1] + 1) / 2
+        weights = np.diff(np.concatenate([[0.0], between, [count]]))[: len(pairs)].tolist()
+        for pair, label, weight in zip(pairs.tolist(), labels.tolist(), weights, strict=True):
+            a = self._row(0, int(found.left.first[self.candidates.left[pair]]))
+            b = self._row(-1, int(found.right.first[self.candidates.right[pair]]))
+            yield [a.number, b.number, a.text, b.text, label, weight, self.candidates.similarity[pair]]
 
     def _row(self, side: int, row: int) -> Row:
         return self.result.files[side][row]

@@ -1,0 +1,183 @@
+/** Judging the pairs of a match one at a time. Each judgement is sent at once; the browser holds what is not confirmed. */
+
+import { alertBox, explain } from "./alerts.js";
+import { call, path, Refused } from "./api.js";
+import { button, h } from "./dom.js";
+import { count, counted, seconds, sentence } from "./format.js";
+
+const FIRST_WAIT = 1000; // ms until what was not confirmed is sent again, doubled each time
+const LONGEST_WAIT = 15000;
+const DRAWN = 10; // pairs that are fetched together: the server draws better ones as it learns
+const LOW = 3; // pairs left when more are fetched
+const ENOUGH = 50; // judgements that tell something; the server says how many more
+const KEYS = { 1: 1, 0: 0, s: null, S: null, " ": null };
+
+const outboxes = new Map(); // job -> Outbox; they outlive the view
+
+/** Judgements on their way to the server: pair -> 1, 0, or null for one that is taken back. */
+class Outbox {
+  constructor(job) {
+    this.prefix = `isosim.judged.${job}.`;
+    this.where = `${path("matches", job)}/labels`;
+    this.wait = FIRST_WAIT;
+    this.told = () => {};
+    const kept = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix));
+    this.pending = new Map(kept.map((key) => [Number(key.slice(this.prefix.length)), JSON.parse(localStorage.getItem(key))]));
+  }
+
+  add(pair, label) {
+    this.pending.set(pair, label);
+    try {
+      localStorage.setItem(this.prefix + pair, JSON.stringify(label));
+    } catch { // the browser keeps no more; leaving asks
+    }
+    this.send();
+  }
+
+  /** Sends what is held; `told` gets the server's answer, or the error and when it is sent again (null: not by itself). */
+  async send() {
+    clearTimeout(this.timer);
+    if (this.sending || !this.pending.size) return;
+    this.sending = true;
+    const sent = [...this.pending];
+    try {
+      const answer = await call("POST", this.where, { json: { labels: sent.map(([pair, label]) => ({ pair, label })) } });
+      for (const [pair, label] of sent) {
+        if (this.pending.get(pair) !== label) continue; // judged anew meanwhile
+        this.pending.delete(pair);
+        localStorage.removeItem(this.prefix + pair);
+      }
+      [this.sending, this.wait] = [false, FIRST_WAIT];
+      this.told({ answer });
+      this.send();
+    } catch (error) {
+      this.sending = false;
+      const lasting = error instanceof Refused && error.status < 500 && error.status !== 429;
+      this.told({ error, wait: lasting ? null : this.wait });
+      if (!lasting) this.timer = setTimeout(() => this.send(), this.wait);
+      this.wait = Math.min(2 * this.wait, LONGEST_WAIT);
+    }
+  }
+}
+
+window.addEventListener("beforeunload", (event) => {
+  if ([...outboxes.values()].some(({ pending }) => pending.size)) event.preventDefault(); // the browser asks
+});
+
+/**
+ * given: { job, judged: so many are, target(): what the pairs shall tell about, as parameters, changed(answer): judgements
+ * were confirmed }. Returns { element, expect(more): how many more judgements are useful, null for unknown }.
+ */
+export function judging(given, context) {
+  const { signal } = context;
+  const where = path("matches", given.job);
+  const outbox = outboxes.get(given.job) ?? new Outbox(given.job);
+  outboxes.set(given.job, outbox);
+  const state = { judged: given.judged, more: null, queue: [], passed: [], met: new Set(outbox.pending.keys()), fetching: false, all: false };
+
+  const sides = [h("blockquote", { dir: "auto", class: "sample" }), h("blockquote", { dir: "auto", class: "sample" })];
+  const pair = h("div", { class: "pair", "aria-live": "polite" }, ...sides);
+  const same = button("Same", () => judge(1), { "aria-keyshortcuts": "1" });
+  const different = button("Different", () => judge(0), { "aria-keyshortcuts": "0" });
+  const skip = button("Skip", () => judge(null), { class: "quiet", "aria-keyshortcuts": "S" });
+  const back = button("Undo", undo, { class: "quiet", "aria-keyshortcuts": "U" });
+  const done = h("p", { class: "progress" });
+  const last = h("p", { class: "muted", role: "status" });
+  const waiting = h("div", {}, h("p", { class: "muted" }, "Fetching pairs…"));
+  const unsent = h("p", { class: "verdict warn", role: "status", hidden: true });
+  const element = h("section", { class: "card judging", tabindex: "-1", "aria-labelledby": "judge" },
+    h("div", { class: "heading" }, h("h2", { id: "judge" }, "Do these two mean the same?"), done),
+    h("div", { class: "buttons equal" }, same, different, skip, back), pair, waiting, last, unsent,
+    h("p", { class: "muted small keys" }, "Keys: 1 same, 0 different, S or space skip, U or Backspace undo."));
+
+  outbox.told = ({ answer, error, wait }) => {
+    if (answer) state.judged = answer.judged;
+    unsent.hidden = !outbox.pending.size;
+    if (error) unsent.textContent = `${sentence(explain(error).text)} ${counted(outbox.pending.size, "judgement")} not sent yet; this browser holds ${outbox.pending.size === 1 ? "it" : "them"}${wait ? `, and sends again in ${seconds(wait / 1000)}` : ""}.`;
+    update();
+    if (error) return;
+    given.changed(answer);
+    if (!state.queue.length) fetchPairs();
+  };
+
+  async function fetchPairs() {
+    if (state.fetching || state.all || signal.aborted) return;
+    state.fetching = true;
+    const skipped = state.passed.filter(({ label }) => label === null).length; // the server draws these again
+    try {
+      const asked = new URLSearchParams({ ...given.target(), count: DRAWN + state.queue.length + skipped + outbox.pending.size });
+      const { pairs } = await call("GET", `${where}/label?${asked}`, { signal });
+      const fresh = pairs.filter((one) => !state.met.has(one.pair));
+      fresh.sort((x, y) => scattered(x.pair) - scattered(y.pair)); // the server gives the most alike first, which would sway
+      fresh.forEach((one) => state.met.add(one.pair));
+      state.queue.push(...fresh);
+      state.all = !fresh.length;
+      waiting.replaceChildren(state.all ? h("p", {}, "All pairs are judged or skipped.") : "");
+    } catch (error) {
+      if (signal.aborted) return;
+      context.refused(error);
+      waiting.replaceChildren(alertBox("No pairs could be fetched", error, fetchPairs));
+    } finally {
+      state.fetching = false;
+    }
+    update();
+  }
+
+  function judge(label) {
+    const one = state.queue.shift();
+    if (!one) return;
+    state.passed.push({ one, label });
+    if (label !== null) outbox.add(one.pair, label);
+    last.textContent = `The pair before: ${label === null ? "skipped" : label ? "same" : "different"}.`;
+    update();
+    element.focus({ preventScroll: true });
+    if (state.queue.length <= LOW) fetchPairs();
+  }
+
+  function undo() {
+    const before = state.passed.pop();
+    if (!before) return;
+    if (before.label !== null) outbox.add(before.one.pair, null);
+    state.queue.unshift(before.one);
+    last.textContent = "";
+    update();
+    element.focus({ preventScroll: true });
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const { target, key } = event;
+    if (!element.isConnected || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+    if (target !== document.body && !element.contains(target) && !target.matches("h1, main")) return;
+    if (key === " " && target.closest("button")) return; // presses that button
+    if (key === "u" || key === "U" || key === "Backspace") undo();
+    else if (key in KEYS) judge(KEYS[key]);
+    else return;
+    event.preventDefault();
+  }, { signal });
+
+  function update() {
+    const held = [...outbox.pending.values()].reduce((sum, label) => sum + (label === null ? -1 : 1), 0);
+    const judged = Math.max(0, state.judged + held);
+    done.textContent = `${count(judged)} of about ${count(Math.max(ENOUGH, judged, state.more === null ? 0 : state.judged + state.more))}`;
+    const [shown] = state.queue;
+    for (const control of [same, different, skip]) control.disabled = !shown;
+    back.disabled = !state.passed.length;
+    pair.hidden = !shown;
+    waiting.hidden = Boolean(shown);
+    sides.forEach((side, index) => { side.textContent = shown ? [shown.a, shown.b][index] : ""; });
+  }
+
+  outbox.send();
+  update();
+  fetchPairs();
+  return {
+    element,
+    expect(more) {
+      state.more = more;
+      update();
+    },
+  };
+}
+
+/** A number's place in an order that has nothing to do with its size, the same every time. */
+const scattered = (number) => Math.imul(number + 1, 0x9e3779b1) >>> 0;

@@ -1,0 +1,268 @@
+/** One match: followed while it runs; then what a target lets pass and what that is worth, pairs to judge, downloads. */
+
+import { alertBox, explain, report } from "./alerts.js";
+import { call, download, path, Refused } from "./api.js";
+import { action, badge, button, fault, field, h, select, table } from "./dom.js";
+import { ago, count, counted, percent, plainly, range, score, seconds, sentence } from "./format.js";
+import { parseLines } from "./intake.js";
+import { ACTIVE, follow, notedText, progress } from "./job.js";
+import { judging } from "./judging.js";
+import { removeMatch } from "./matches.js";
+
+const WAIT = 400; // ms after the last key stroke in the target
+const LEARNT = 1500; // ms after the last judgement until the answer is read again
+const SHOWN = 50; // pairs in the table, and more with each press
+const COPIES = 1000; // rows that repeat a text, up to which their number stands beside each pair
+const SURE = 0.2; // width of the interval of the precision at which the server asks for no more judgements
+const ROUGH = 0.4; // width from which on the labels are too few; unmeasured
+const ENOUGH = 50; // judgements that tell something
+const KINDS = {
+  precision: { label: "How many should be right", first: "90", hint: "Of 100 pairs that pass, so many should mean the same (the precision).", read: (text) => Number(text) / 100, valid: (value) => value > 0 && value < 1, fault: "Give a number above 0 and below 100." },
+  similarity: { label: "How alike they must be", first: "0.9", hint: "The lowest similarity that passes; 1 is the same text.", read: Number, valid: (value) => value >= -1 && value <= 1, fault: "Give a number from −1 to 1." },
+};
+const FORMS = { pairs: "Pairs, the most alike first", best: "Each row with its best match", clusters: "Groups of rows that mean the same" };
+const FORMATS = { xlsx: "Excel workbook", csv: "CSV", ndjson: "Lines of JSON" };
+
+export async function openMatch(id, context) {
+  const where = path("matches", id);
+  const first = await call("GET", where, { signal: context.signal });
+  const [place, lost] = [h("div", { class: "stack" }), h("div", { class: "stack" })];
+  let live = null;
+
+  async function show(match) {
+    lost.replaceChildren();
+    if (ACTIVE.has(match.status)) {
+      if (!live) place.replaceChildren(h("section", { class: "card" }, live = progress(async () => { if (await removeMatch(match, context)) context.reload(); })));
+      live.update(match);
+    } else if (match.status === "succeeded") {
+      const whole = match.answer ? match : await call("GET", where, { signal: context.signal });
+      place.replaceChildren(...resultOf(whole, context));
+    } else {
+      place.replaceChildren(h("section", { class: "card" },
+        match.status === "failed" ? h("div", { class: "alert" }, h("p", {}, h("strong", {}, "It has failed. "), sentence(plainly(match.error)))) : h("p", {}, "This match was cancelled, and its texts are deleted."),
+        h("div", { class: "buttons" }, action("Find other matches", "#/", { class: "button primary" }))));
+    }
+  }
+
+  await show(first);
+  if (ACTIVE.has(first.status)) {
+    follow(where, show, (error, wait) => lost.replaceChildren(h("div", { class: "alert" },
+      h("p", {}, `${sentence(explain(error).text)} The match goes on where it runs; asking again in ${seconds(wait / 1000)}.`))), context)
+      .catch((error) => { if (!context.signal.aborted && !context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload)); });
+  }
+  const name = notedText(id);
+  return [
+    h("p", { class: "trail" }, h("a", { href: "#/" }, "Find matches"), " / ", id.slice(0, 8)),
+    h("h1", {}, name ? `Matches in ${name}` : first.rows.length > 1 ? "Matches between two files" : "Matches in one file"),
+    place, lost,
+  ];
+}
+
+/** Everything about a match that has succeeded. */
+function resultOf(match, context) {
+  const { signal } = context;
+  const where = path("matches", match.job);
+  const state = { asked: {}, learnt: match.answer.precision !== null, latest: 0, shown: SHOWN, answer: match.answer, timer: 0 };
+  const copies = match.copies.length === 1 ? match.copies[0] : 0;
+  const until = h("time", {});
+
+  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: reset });
+  const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: KINDS.precision.first, oninput: later });
+  const wanted = field("Wanted", input, KINDS.precision.hint);
+  const tile = h("div", { class: "tile", role: "status" });
+  const judge = judging({
+    job: match.job, judged: match.judged,
+    target: () => (kind.value === "precision" && target() ? target() : state.asked),
+    changed: (answer) => {
+      tellUntil(answer.until);
+      clearTimeout(state.timer);
+      state.timer = setTimeout(read, LEARNT);
+    },
+  }, context);
+  const pairs = h("div", { class: "stack" });
+  const lead = h("p", { class: "muted" });
+  const form = select(Object.entries(FORMS).filter(([name]) => name !== "clusters" || match.rows.length === 1), "pairs");
+  const format = select(Object.entries(FORMATS), "xlsx");
+  const save = button("Download", () => store(form.value, format.value, state.asked, save), { class: "primary" });
+  const saveLabels = button("Download labels", () => store("judged", "csv", {}, saveLabels));
+  const { domain } = match.scale;
+  const use = domain && button(`Use these labels for ${domain}`, useLabels);
+
+  const stale = (on) => [tile, pairs].forEach((part) => part.classList.toggle("stale", on));
+
+  function tellUntil(time) {
+    until.dateTime = time;
+    until.textContent = new Date(time).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+  }
+
+  /** The target as parameters of the service; null where none is given rightly. */
+  function target() {
+    const value = input.value === "" ? NaN : KINDS[kind.value].read(input.value);
+    return KINDS[kind.value].valid(value) ? { [kind.value]: value } : null;
+  }
+
+  function reset() {
+    input.value = kind.value === "similarity" ? score(state.answer?.similarity ?? 0.9, 2) : KINDS[kind.value].first;
+    wanted.querySelector(".hint").textContent = KINDS[kind.value].hint;
+    later();
+  }
+
+  function later() {
+    stale(true); // what is said below holds for another target
+    save.disabled = true;
+    fault(input, target() ? "" : KINDS[kind.value].fault);
+    clearTimeout(state.timer);
+    state.timer = setTimeout(read, WAIT);
+  }
+
+  const stateFor = (asked) => call("GET", `${where}?${new URLSearchParams(asked)}`, { signal });
+
+  /** What the target lets pass; without enough judgements a precision is not claimed, and as many pairs as texts pass. */
+  async function read() {
+    clearTimeout(state.timer);
+    const asked = target();
+    if (!asked || signal.aborted) return;
+    state.latest += 1;
+    const mine = state.latest;
+    try {
+      let [found, used] = [null, asked];
+      if (asked.precision && !state.learnt) [found, used] = [await stateFor({}), {}];
+      if (found && found.answer.precision !== null) [found, used] = [null, asked];
+      found ??= await stateFor(used).catch((error) => {
+        if (error instanceof Refused && error.status === 422) return { error }; // no similarity reaches it
+        if (!(error instanceof Refused && error.status === 409)) throw error; // a judgement was taken back
+        used = {};
+        return stateFor(used);
+      });
+      if (mine !== state.latest) return;
+      const whole = found.error ? await stateFor({}) : found;
+      if (mine !== state.latest) return;
+      state.learnt = whole.answer.precision !== null;
+      Object.assign(state, { asked: found.error ? null : used, answer: found.error ? null : whole.answer });
+      tellUntil(whole.until);
+      judge.expect(widthOf(whole.answer) <= SURE ? 0 : whole.answer.more_labels);
+      tile.replaceChildren(...(found.error ? unreachable(found.error, whole.answer) : answerOf(whole)));
+      await list(mine);
+      if (mine !== state.latest) return;
+      stale(false);
+      save.disabled = !state.asked;
+      saveLabels.disabled = !whole.judged;
+      if (use) use.disabled = whole.judged < context.server.fewest_labels;
+    } catch (error) {
+      if (signal.aborted || mine !== state.latest || context.refused(error)) return;
+      tile.replaceChildren(alertBox("The answer could not be read", error, read));
+    }
+  }
+
+  const toJudge = (label, first) => button(label, () => {
+    judge.element.scrollIntoView({ block: "start" });
+    judge.element.focus({ preventScroll: true });
+  }, { class: first ? "primary" : "" });
+
+  function unreachable(error, { more_labels: more }) {
+    return [
+      h("p", { class: "big" }, "No pairs ", badge("out of reach", "warn")),
+      h("p", {}, `At no similarity are ${input.value} % of the pairs right, as far as the judgements tell. Ask for less${more ? `, or judge about ${count(more)} more` : ""}.`),
+      h("div", { class: "buttons" }, toJudge("Judge pairs", true)),
+    ];
+  }
+
+  /** One number, one word of confidence, what passes, and the next step. */
+  function answerOf({ answer, judged }) {
+    const { passing, precision, precision_interval: interval, expected_false: wrong, expected_false_interval: wrongs, recall, recall_interval: recalls, more_labels: more } = answer;
+    const notices = answer.notices.filter((notice) => !notice.startsWith("not judged")).map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice))));
+    const [known, width] = [precision !== null && interval !== null, widthOf(answer)];
+    const [word, colour] = width <= SURE ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
+    const left = Math.max(1, known ? more : ENOUGH - judged);
+    return [
+      h("p", { class: "big" }, h("strong", {}, counted(passing, "pair")), " ", badge(word, colour)),
+      known ? h("p", {}, `About ${counted(passing, "pair")} pass, about ${count(Math.round(wrong))} of them false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}).`)
+        : h("p", {}, `Not judged${judged ? " enough" : ""}: how many of these pairs are right is unknown.`),
+      known && h("details", {}, h("summary", {}, "Details"), h("p", { class: "muted" },
+        `${percent(Math.round(precision * 100) / 100)} of the pairs are right (95 % interval ${rounded(interval)}); they are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the pairs that were kept${recalls ? ` (${rounded(recalls)})` : ""}. From ${counted(judged, "judgement")}.`)),
+      h("p", {}, `Similarity from ${score(answer.similarity, 2)} on.`),
+      ...notices,
+      h("p", {}, h("strong", {}, "Next step: "), !known ? `judge about ${counted(left, "pair")}${judged ? " more" : ""}, some that mean the same and some that do not; that takes a few minutes.`
+        : width <= SURE ? "download the pairs." : `judge about ${count(left)} more, and the figures become surer.`),
+      h("div", { class: "buttons" }, known && width <= SURE ? button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }) : toJudge("Judge pairs", true)),
+    ].filter(Boolean);
+  }
+
+  /** The pairs that pass, and beside each how many rows have its texts. */
+  async function list(mine) {
+    if (!state.asked) {
+      pairs.replaceChildren();
+      lead.textContent = "";
+      return;
+    }
+    const rowsOf = async (more) => parseLines(await (await download("GET", `${where}/result?${new URLSearchParams({ ...state.asked, ...more })}`, { signal })).text());
+    const found = await rowsOf({ skip: copies, at_most: state.shown });
+    const repeated = new Map();
+    if (copies && copies <= COPIES) for (const { row_a: row } of await rowsOf({ at_most: copies })) repeated.set(row, (repeated.get(row) ?? 1) + 1);
+    if (mine !== state.latest) return;
+    lead.textContent = `${found.length < state.answer.passing ? `The first ${count(found.length)} of ${counted(state.answer.passing, "pair")}` : counted(found.length, "pair")}, the most alike first.${copies ? ` Besides, ${counted(copies, "row repeats", "rows repeat")} a text word for word; the downloads begin with them.` : ""}`;
+    const again = found.some((row) => repeated.has(row.row_a) || repeated.has(row.row_b));
+    const times = (...rows) => rows.map((row) => repeated.get(row) ?? 1).join(" and ");
+    const heads = [h("th", { scope: "col", class: "number" }, "Similarity"), "First text", "Second text", "Your label", ...(again ? ["Rows with it"] : [])];
+    const body = found.map((row) => h("tr", {},
+      h("td", { class: "number" }, score(row.similarity, 2)),
+      h("td", { class: "sample", dir: "auto" }, row.text_a), h("td", { class: "sample", dir: "auto" }, row.text_b),
+      h("td", {}, row.label === null ? null : row.label ? badge("same", "good") : badge("different", "bad")),
+      again && h("td", {}, repeated.has(row.row_a) || repeated.has(row.row_b) ? times(row.row_a, row.row_b) : null)));
+    const more = found.length < state.answer.passing && button("Show more pairs", async () => {
+      state.shown += SHOWN;
+      more.disabled = true;
+      read();
+    });
+    pairs.replaceChildren(found.length ? table("Pairs that pass", heads, body, { class: "stacked found" }) : h("p", { class: "muted" }, "No pair passes."), more || "");
+  }
+
+  async function store(what, type, asked, control) {
+    control.disabled = true;
+    try {
+      const content = await download("GET", `${where}/result?${new URLSearchParams({ ...asked, form: what, format: type })}`, { signal });
+      const address = URL.createObjectURL(content);
+      h("a", { href: address, download: `${what === "judged" ? "labels" : what}.${type}` }).click();
+      setTimeout(() => URL.revokeObjectURL(address), 0);
+    } catch (error) {
+      if (!signal.aborted && !context.refused(error)) report("Nothing was downloaded", error, () => store(what, type, asked, control));
+    } finally {
+      control.disabled = false;
+    }
+  }
+
+  /** The judged pairs become labels of the domain whose scale this match has. */
+  async function useLabels() {
+    use.disabled = true;
+    try {
+      const judged = parseLines(await (await download("GET", `${where}/result?form=judged`, { signal })).text());
+      const body = judged.map(({ a, b, label, weight }) => `${JSON.stringify({ a, b, label, weight })}\n`).join("");
+      const { job } = await call("POST", path("domains", domain, "labels"), { body, headers: { "content-type": "application/x-ndjson" }, signal });
+      location.hash = `#/job/${job}`;
+    } catch (error) {
+      use.disabled = false;
+      if (!signal.aborted && !context.refused(error)) report(`The labels were not given to ${domain}`, error, useLabels);
+    }
+  }
+
+  tellUntil(match.until);
+  requestAnimationFrame(read); // once the view stands in the page
+  const texts = match.distinct.map((number) => counted(number, "different text")).join(" and ");
+  return [
+    ...match.notices.map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice)))),
+    h("section", { class: "card", "aria-labelledby": "answer" }, h("h2", { id: "answer" }, "What passes"),
+      h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared, posted `, ago(match.created), "."),
+      h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile),
+    judge.element,
+    h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), lead, pairs),
+    h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),
+      h("div", { class: "row" }, field("Content", form, ""), field("Format", format, ""), h("div", { class: "buttons" }, save)),
+      h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels can be used again with other files."),
+      h("div", { class: "buttons" }, saveLabels, use, button("Delete this match", async () => { if (await removeMatch(match, context)) location.hash = "#/"; }, { class: "danger quiet" })),
+      use && h("p", { class: "muted small" }, `From ${context.server.fewest_labels} judged pairs on, ${domain} can take them: a new version with these labels is made, in place of earlier labels.`)),
+  ];
+}
+
+const widthOf = ({ precision_interval: interval }) => (interval ? interval[1] - interval[0] : 1);
+
+const rounded = (interval) => range(interval.map((share) => Math.round(share * 100) / 100));

@@ -1,0 +1,164 @@
+/** Find matches: a file, or new texts and known ones, become a job; below, the matches that are still kept. */
+
+import { clearAlerts, report } from "./alerts.js";
+import { call, download, idempotencyKey, path } from "./api.js";
+import { confirm } from "./dialogs.js";
+import { action, badge, button, fault, field, h, table, unique } from "./dom.js";
+import { ago, count, percent } from "./format.js";
+import { fileIntake } from "./intake.js";
+import { act, ACTIVE, notedText, noteText, STAGES } from "./job.js";
+import { liveList } from "./jobs.js";
+import { page, typed, withNamed } from "./listing.js";
+
+const SOME = 200; // domains suggested
+const SAMPLE = "sample.csv";
+
+export async function openMatches([wanted = ""], context) {
+  const { server, signal } = context;
+  const listed = await page(context, { limit: SOME });
+  let domains = await withNamed(listed, [wanted], context);
+  let posting = null;
+
+  const given = {
+    verdicts: ({ distinct }) => (distinct < server.fewest.auto && !two.checked && !domain.value ? [["", `With fewer than ${count(server.fewest.auto)} different texts, similarities follow the server's general scale.`]] : []),
+    changed: () => {
+      posting = null;
+      clearAlerts(); // what was wrong with the file before
+    },
+  };
+  // With two intakes on the page, a file goes where it is dropped; beside both, to the first that has none.
+  let [asked, answer] = [null, null]; // both intakes ask about the same event, the second when the first has its file
+  const receiver = (event) => {
+    if (event === asked) return answer;
+    const other = two.checked && !first.element.contains(event.target) && (second.element.contains(event.target) || first.name());
+    [asked, answer] = [event, other ? second : first];
+    return answer;
+  };
+  const first = fileIntake(context, { ...given, legend: "Your file", lead: "One text in each line or row, such as the questions, tickets or products that may repeat each other.", takes: (event) => receiver(event) === first });
+  const second = fileIntake(context, { ...given, legend: "Known texts", lead: "The texts that yours are compared with. Each text of your file is matched against these, and not against its own file.", label: "Choose the file of known texts", pasteLabel: "Or paste known texts", takes: (event) => receiver(event) === second });
+  const two = h("input", { type: "radio", name: unique("files"), onchange: showSecond });
+  const one = h("input", { type: "radio", name: two.name, checked: true, onchange: showSecond });
+  const list = h("datalist", { id: unique("domains") });
+  const domain = h("input", { type: "text", list: list.id, value: wanted, autocomplete: "off", autocapitalize: "none", spellcheck: "false", oninput: describe });
+  if (listed.next !== null) typed(domain, lookUp);
+  const scale = h("details", { open: wanted !== "" }, h("summary", {}, "Scale (optional)"), field("Domain", domain, ""));
+  const start = h("button", { type: "submit", class: "primary" }, "Find matches");
+  const sample = button("Try it with a sample", trySample);
+  const form = h("form", { class: "card", novalidate: true, onsubmit: submit, oninput: () => { posting = null; } },
+    h("fieldset", { class: "choices" }, h("legend", {}, "What to find"),
+      h("label", { class: "choice" }, one, "Duplicates in one file"), h("label", { class: "choice" }, two, "New texts against known ones")),
+    first.element, second.element, scale, h("div", { class: "buttons" }, start, sample));
+  second.element.hidden = true;
+
+  function showSecond() {
+    second.element.hidden = !two.checked;
+  }
+
+  async function trySample() {
+    sample.disabled = true;
+    try {
+      first.take(new File([await download("GET", `console/${SAMPLE}`, { signal })], SAMPLE));
+    } catch (error) {
+      if (!signal.aborted && !context.refused(error)) report("The sample could not be loaded", error, trySample);
+    } finally {
+      sample.disabled = false;
+    }
+  }
+
+  async function lookUp(contains) {
+    try {
+      domains = await withNamed(await page(context, { contains, limit: SOME }), [contains], context);
+      describe();
+    } catch (error) {
+      if (!signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
+    }
+  }
+
+  /** What the named domain means for the similarities. */
+  function describe() {
+    list.replaceChildren(...domains.map(({ domain: name }) => h("option", { value: name })));
+    fault(domain, "");
+    const name = domain.value.trim();
+    const known = domains.find((some) => some.domain === name.split("@")[0]);
+    const there = known && (known.versions.length || known.champion === 0);
+    document.getElementById(`${domain.id}-hint`).textContent = !name ? "Leave it empty for a scale made from your texts. Or name a domain to use its scale; a new name keeps the scale of these texts under that name."
+      : there ? `The similarities are those of ${name}.` : "There is no such domain yet: it is made, with the scale of these texts.";
+  }
+
+  function wrong() {
+    const valid = !domain.value.trim() || new RegExp(`^${server.domain_pattern}(@[0-9]+)?$`).test(domain.value.trim());
+    fault(domain, valid ? "" : "1 to 64 of a–z, 0–9, dot, dash and underscore, beginning with a letter or digit.");
+    if (valid) return false;
+    scale.open = true;
+    domain.focus();
+    return true;
+  }
+
+  async function submit(event) {
+    event?.preventDefault();
+    start.disabled = true;
+    start.textContent = "Sending…";
+    try {
+      const files = two.checked ? [first, second] : [first];
+      for (const file of files) if (!await file.ready()) return;
+      if (wrong()) return;
+      const [a, b] = files.map((file) => file.whole());
+      const asked = new URLSearchParams(domain.value.trim() ? { ...a.query, domain: domain.value.trim() } : a.query);
+      const body = new FormData();
+      body.append("a", a.body, a.name);
+      if (b) {
+        body.append("b", b.body, b.name);
+        const { force, ...query } = { ...b.query, column: second.found().column };
+        for (const [name, value] of Object.entries(query)) asked.set(`${name}_b`, value);
+        if (force) asked.set("force", force);
+      }
+      posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
+      const { job } = await call("POST", `matches?${asked}`, { body, headers: { "idempotency-key": posting }, signal });
+      noteText(job, files.map((file) => file.name()).join(" and "));
+      location.hash = `#/matches/${job}`;
+    } catch (error) {
+      if (signal.aborted || context.refused(error)) return;
+      report("The search for matches was not started", error, submit);
+    } finally {
+      start.disabled = false;
+      start.textContent = "Find matches";
+    }
+  }
+
+  requestAnimationFrame(describe); // once the hint stands in the page
+  return [h("h1", {}, "Find matches"),
+    h("p", { class: "lead" }, "Give a file, and get the pairs of texts in it that mean the same, with a figure for how many of them are right."),
+    form, h("section", { class: "card" }, h("h2", {}, "Your matches"), matchList(context))];
+}
+
+/** Running and kept matches, the newest first; refreshed while one of them runs. */
+function matchList(context) {
+  return liveList(context, "matches", ({ matches }, refresh) => {
+    const rows = matches.map((match) => h("tr", {},
+      h("th", { scope: "row" }, notedText(match.job) ?? (match.rows.length > 1 ? "Two files" : "One file")),
+      h("td", {}, standing(match)),
+      h("td", { class: "number" }, match.rows.map(count).join(" and ")),
+      h("td", {}, ago(match.created)),
+      h("td", {}, h("div", { class: "buttons tight" },
+        action("Open", `#/matches/${match.job}`, { "aria-label": `Open the match of ${match.created}` }),
+        button(ACTIVE.has(match.status) ? "Cancel" : "Delete", async () => { if (await removeMatch(match, context)) refresh(); }, { class: "danger quiet", "aria-label": `Delete the match of ${match.created}` })))));
+    return { content: rows.length > 0 && table("Your matches", ["File", "State", h("th", { scope: "col", class: "number" }, "Texts"), "Posted", "Actions"], rows, { class: "stacked" }),
+      active: matches.some(({ status }) => ACTIVE.has(status)) };
+  });
+}
+
+function standing({ status, stage, progress, error }) {
+  if (status === "succeeded") return badge("ready", "good");
+  if (status === "failed") return [badge("failed", "bad"), h("span", { class: "under small" }, error)];
+  return ACTIVE.has(status) ? [badge(status), ` ${STAGES[stage] ?? stage}, ${percent(Math.round(progress * 100) / 100)}`] : badge(status);
+}
+
+/** Cancels or deletes a match after a question; whether it is gone. */
+export async function removeMatch({ job, status }, context) {
+  const running = ACTIVE.has(status);
+  const meant = await confirm({
+    title: running ? "Cancel this match?" : "Delete this match?", danger: true, keep: running ? "Keep it running" : "Keep it",
+    text: `Its texts${running ? " are" : ", pairs and judgements are"} removed from the server for good.`, label: running ? "Cancel it" : "Delete it",
+  });
+  return meant && act(context, "DELETE", path("matches", job), "The match was not removed", running ? "The match is cancelled." : "The match is deleted.");
+}

@@ -1,0 +1,236 @@
+"""From a file to its matches: what passes, what that is worth, and nothing lost on the way."""
+
+import csv
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+from isosim.jobs.tables import open_table
+from tests.console.analyst import Analyst
+from tests.console.conftest import Site, Visit
+from tests.processes import wait_until
+from tests.text import sentences
+
+FILE = "Choose a file, or drop it anywhere on this page"
+KNOWN = "Choose the file of known texts"
+TEXTS = sentences(250)
+AGAIN = [text.upper() for text in TEXTS[:60]]  # the encoder does not tell capital letters apart
+QUEUED = "Waiting for a worker"
+
+
+def table(texts: list[str], name: str = "question", encoding: str = "utf-8") -> bytes:
+    written = io.StringIO()
+    csv.writer(written, delimiter=";").writerows(
+        [["id", name], *([f"T-{n}", f"{text} Öl"] for n, text in enumerate(texts))]
+    )
+    return written.getvalue().encode(encoding)
+
+
+def match(analyst: Analyst, site: Site) -> str:
+    """The job of a match of a file with duplicates, whose page is open."""
+    analyst.go("#/")
+    analyst.chooses_file("tickets.csv", table([*TEXTS, *AGAIN, TEXTS[3]]))
+    analyst.understood()
+    analyst.presses("Find matches")
+    analyst.sees(QUEUED)
+    site.work()
+    analyst.sees("Do these two mean the same?")
+    return str(analyst.page.url.rpartition("/")[2])
+
+
+def pair(analyst: Analyst) -> list[str]:
+    analyst.page.locator(".pair:not([hidden]) blockquote").first.wait_for()
+    return [text.strip() for text in analyst.page.locator(".pair blockquote").all_inner_texts()]
+
+
+def judge(analyst: Analyst, count: int) -> None:
+    """Judges pairs rightly, by keys."""
+    for _ in range(count):
+        a, b = pair(analyst)
+        analyst.page.keyboard.press(str(int(a.lower() == b.lower())))
+
+
+def tile(analyst: Analyst) -> str:
+    analyst.page.locator(".tile:not(.stale)").filter(has_text=re.compile("Next step|out of reach")).wait_for()
+    return analyst.text(".tile")
+
+
+def downloaded(analyst: Analyst, name: str, folder: Path) -> Path:
+    with analyst.page.expect_download() as download:
+        analyst.page.get_by_role("button", name=name, exact=True).click()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    with path.open("rb") as file:
+        rows = open_table(file, "xlsx" if path.suffix == ".xlsx" else None)
+        return [dict(zip(rows.columns, cells, strict=False)) for _, cells in rows.filled()]
+
+
+def test_from_a_file_to_pairs_of_a_stated_precision(visit: Visit, site: Site, tmp_path: Path) -> None:
+    analyst = visit()
+    assert analyst.heading() == "Find matches"
+    job = match(analyst, site)
+    assert analyst.heading() == "Matches in tickets.csv"
+    said = tile(analyst)
+    assert "too few labels" in said  # nothing is claimed
+    assert "how many of these pairs are right is unknown" in said
+    assert not re.search("false|%", said)
+    first = analyst.page.locator("table.found tbody tr").first.inner_text()
+    assert "1.00" in first
+    analyst.sees("1 row repeats a text word for word")
+    judge(analyst, 60)
+    analyst.sees("60 of about")
+    wait_until(lambda: "of them false" in tile(analyst))
+    answer = site.get(f"/matches/{job}?precision=0.9")["answer"]
+    said = tile(analyst)
+    assert f"{answer['passing']} pairs" in said
+    assert f"about {round(answer['expected_false'])} of them false" in said
+    assert re.search(r"sure|rough", said)
+    path = downloaded(analyst, "Download", tmp_path)
+    rows = rows_of(path)
+    assert path.name == "pairs.xlsx"
+    assert len(rows) == answer["passing"] + 1  # one row repeats a text
+    assert sum(row["text_a"].lower() == row["text_b"].lower() for row in rows) / len(rows) > 0.7
+    analyst.chooses("Content", "clusters")
+    analyst.chooses("Format", "csv")
+    groups = rows_of(downloaded(analyst, "Download", tmp_path))
+    assert {row["size"] for row in groups if row["text"].startswith(TEXTS[3])} == {"3"}
+    labels = rows_of(downloaded(analyst, "Download labels", tmp_path))
+    assert len(labels) == 60
+    assert all(int(row["label"]) == (row["a"].lower() == row["b"].lower()) for row in labels)
+
+    analyst.fills("Wanted", "1")  # of a target that is not computed yet, nothing is said
+    assert analyst.page.locator(".tile.stale").count() == 1
+    assert analyst.page.get_by_role("button", name="Download", exact=True).is_disabled()
+    analyst.chooses("Ask for", "similarity")
+    analyst.fills("Wanted", "7")
+    analyst.sees("Give a number from −1 to 1.")
+    assert analyst.page.locator(".tile.stale").count() == 1
+    analyst.fills("Wanted", "0.99")
+    wait_until(lambda: f"{site.get(f'/matches/{job}?similarity=0.99')['answer']['passing']} pairs" in tile(analyst))
+
+    analyst.go("#/")
+    analyst.presses(re.compile("^Open the match of"), "link")
+    analyst.sees("60 of about")
+    analyst.presses("Delete this match")
+    analyst.answers("Delete it")
+    analyst.sees("Your matches")
+    assert job not in [one["job"] for one in site.get("/matches")["matches"]]
+
+
+def test_new_texts_against_known_ones_in_another_format(visit: Visit, site: Site, tmp_path: Path) -> None:
+    analyst = visit("#/find/letters")
+    analyst.field("New texts against known ones").check()
+    files = {
+        "fieldset.drop >> nth=1": ("known.csv", table(TEXTS, "text", "windows-1252").decode("windows-1252")),
+        "h1": ("new.txt", "\n".join(f"{text} Öl" for text in AGAIN[:20])),
+    }
+    for place, (name, content) in files.items():  # where it is dropped; beside both, the first that has none
+        dropped = analyst.page.evaluate_handle(
+            """([name, content]) => {
+                const transfer = new DataTransfer();
+                const bytes = Uint8Array.from(content, (one) => one.codePointAt(0));
+                transfer.items.add(new File([name.endsWith("csv") ? bytes : content], name));
+                return transfer;
+            }""",
+            [name, content],
+        )
+        analyst.page.dispatch_event(place, "drop", {"dataTransfer": dropped})
+        analyst.page.locator(".understood strong", has_text=name).first.wait_for()
+    analyst.sees("CSV with semicolons, windows-1252.")
+    analyst.presses("Find matches")
+    analyst.sees(QUEUED)
+    site.work()
+    assert analyst.heading() == "Matches in new.txt and known.csv"
+    tile(analyst)
+    analyst.chooses("Content", "best")
+    best = rows_of(downloaded(analyst, "Download", tmp_path))
+    assert [(row["text_a"], row["text_b"]) for row in best[:20]] == [
+        (f"{text.upper()} Öl", f"{text} Öl") for text in TEXTS[:20]
+    ]
+    assert analyst.page.get_by_role("button", name="Use these labels for letters").is_disabled()  # there are too few
+    judge(analyst, 24)
+    use = analyst.page.get_by_role("button", name="Use these labels for letters")
+    wait_until(use.is_enabled)
+
+
+def test_a_reload_and_a_server_that_is_gone_lose_no_judgement(visit: Visit, site: Site) -> None:
+    analyst = visit()
+    analyst.expected.append("net::ERR_")
+    job = match(analyst, site)
+    judge(analyst, 7)
+    analyst.sees("7 of about 50")
+    analyst.page.reload()
+    analyst.sees("7 of about 50")
+    before = pair(analyst)
+    analyst.page.keyboard.press("0")
+    analyst.sees("8 of about 50")
+    analyst.page.keyboard.press("u")
+    assert pair(analyst) == before
+    wait_until(lambda: site.get(f"/matches/{job}")["judged"] == 7)
+
+    posts = re.compile("/labels$")
+    analyst.page.route(posts, lambda route: route.abort("connectionrefused"))
+    judge(analyst, 3)
+    analyst.sees(re.compile("3 judgements not sent yet; this browser holds them, and sends again in"))
+    assert site.get(f"/matches/{job}")["judged"] == 7
+    asked = []
+    analyst.page.once("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
+    analyst.page.reload()  # as a closed tab: the browser asks, and keeps them
+    assert asked == ["beforeunload"]
+    analyst.sees("10 of about 50")
+    analyst.page.unroute(posts)
+    wait_until(lambda: site.get(f"/matches/{job}")["judged"] == 10)
+    analyst.page.locator(".verdict", has_text="not sent yet").wait_for(state="hidden")
+    assert analyst.page.evaluate("localStorage.length") == 0
+
+
+def test_the_sample_by_keyboard_alone(visit: Visit, site: Site) -> None:
+    analyst = visit()
+    keyboard = analyst.page.keyboard
+    analyst.enters("Try it with a sample")
+    analyst.sees("CSV with commas")
+    assert analyst.page.get_by_role("radio", name="question").is_checked()
+    analyst.tabs_to("Find matches")
+    analyst.enters("Find matches")
+    analyst.sees(QUEUED)
+    site.work()
+    analyst.sees("Do these two mean the same?")
+    assert analyst.focused().startswith("Matches in sample.csv")
+    first = pair(analyst)
+    keyboard.press("s")
+    assert pair(analyst) != first
+    keyboard.press("Backspace")
+    assert pair(analyst) == first
+    analyst.enters("Same")
+    analyst.sees("The pair before: same.")
+    tile(analyst)
+    analyst.tabs_to("Content")
+    keyboard.type("groups")
+    with analyst.page.expect_download() as download:
+        analyst.enters("Download")
+    assert download.value.suggested_filename == "clusters.xlsx"
+
+
+def test_a_match_is_cancelled_and_a_failed_one_says_why(visit: Visit, site: Site) -> None:
+    analyst = visit()
+    analyst.presses("Find matches")
+    analyst.sees("Choose a file or paste text first.")
+    analyst.fills("Or paste", "one text")
+    analyst.opens("Scale (optional)")
+    analyst.fills("Domain", "No Domain")
+    analyst.presses("Find matches")
+    analyst.sees("1 to 64 of a–z")
+    analyst.fills("Domain", "")
+    analyst.presses("Find matches")
+    assert "one text was posted, and a match needs two" in analyst.alert()
+    analyst.fills("Or paste", "one text\nanother")
+    analyst.presses("Find matches")
+    analyst.sees(QUEUED)
+    analyst.presses("Cancel")
+    analyst.answers("Cancel it")
+    analyst.sees("The match is cancelled.")
