@@ -29,10 +29,10 @@ def test_the_duplicates_of_a_file_with_labels_and_again(run: Run, texts: Path, t
     assert done.returncode == 0, done.stderr
     rows = [*csv.DictReader(out.open(encoding="utf-8-sig"))]
     assert {(int(row["row_a"]), int(row["row_b"])) for row in rows} == {(n + 1, n + 261) for n in range(PLANTED)}
-    *_, compared, worth, kept = done.stderr.splitlines()
+    *_, compared, worth, _, command = done.stderr.splitlines()
     assert compared.startswith("different texts: 280; pairs compared: 39,060")
     assert worth.startswith("20 pairs of at least 0.9999; not judged")
-    match = kept.rpartition(" ")[2]
+    match = command.rpartition(" ")[2]
     again = run("match", "--match", match, "--labels", labels, "--precision", "0.9", "--json")
     state = json.loads(again.stdout)
     assert "labelled pairs are not among the candidates" in again.stderr

@@ -246,7 +246,7 @@ def print_rows(client: Client, found: Match, view: Mapping[str, Any]) -> None:
 
 
 def summarize(state: Match, output: Path | None, same: str) -> None:
-    """Three lines: what was compared, what passes and what it is worth, and what to do next."""
+    """What was compared, what passes and what it is worth, and what to do next."""
     answer = state.answer
     assert answer is not None  # noqa: S101 - the match has succeeded
     copies = sum(state.copies or ())
@@ -257,9 +257,8 @@ def summarize(state: Match, output: Path | None, same: str) -> None:
     written = f"written to {output}; " if output is not None else ""
     files = zip(answer.matched_rows, state.rows, strict=False)
     rows = " and ".join(f"{matched:,} of {every:,}" for matched, every in files)
-    remark(
-        f"{written}rows with a match: {rows}; match {state.id} is kept until {state.until}: isosim match --match {state.id}{same}"
-    )
+    remark(f"{written}rows with a match: {rows}; match {state.id} is kept until {state.until}:")
+    remark(f"  isosim match --match {state.id}{same}")
     if answer.more_labels:
         remark(f"isosim: judge about {answer.more_labels:,} more pairs: precision to ± 0.1, recall to ± 0.15")
     for notice in answer.notices:
