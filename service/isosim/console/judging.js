@@ -34,6 +34,11 @@ class Outbox {
     this.send();
   }
 
+  forget(pair) {
+    this.pending.delete(pair);
+    localStorage.removeItem(this.prefix + pair);
+  }
+
   /** Sends what is held; `told` gets the server's answer, or the error and when it is sent again (null: not by itself). */
   async send() {
     clearTimeout(this.timer);
@@ -43,9 +48,7 @@ class Outbox {
     try {
       const answer = await call("POST", this.where, { json: { labels: sent.map(([pair, label]) => ({ pair, label })) } });
       for (const [pair, label] of sent) {
-        if (this.pending.get(pair) !== label) continue; // judged anew meanwhile
-        this.pending.delete(pair);
-        localStorage.removeItem(this.prefix + pair);
+        if (this.pending.get(pair) === label) this.forget(pair); // else judged anew meanwhile
       }
       [this.sending, this.wait] = [false, FIRST_WAIT];
       this.told({ answer });
@@ -53,6 +56,7 @@ class Outbox {
     } catch (error) {
       this.sending = false;
       const lasting = error instanceof Refused && error.status < 500 && error.status !== 429;
+      if (error.status === 404) for (const pair of [...this.pending.keys()]) this.forget(pair); // the match was removed
       this.told({ error, wait: lasting ? null : this.wait });
       if (!lasting) this.timer = setTimeout(() => this.send(), this.wait);
       this.wait = Math.min(2 * this.wait, LONGEST_WAIT);
@@ -92,8 +96,8 @@ export function judging(given, context) {
 
   outbox.told = ({ answer, error, wait }) => {
     if (answer) state.judged = answer.judged;
-    unsent.hidden = !outbox.pending.size;
-    if (error) unsent.textContent = `${sentence(explain(error).text)} ${counted(outbox.pending.size, "judgement")} not sent yet; this browser holds ${outbox.pending.size === 1 ? "it" : "them"}${wait ? `, and sends again in ${seconds(wait / 1000)}` : ""}.`;
+    unsent.hidden = !error;
+    if (error) unsent.textContent = !outbox.pending.size ? sentence(explain(error).text) : `${sentence(explain(error).text)} ${counted(outbox.pending.size, "judgement")} not sent yet; this browser holds ${outbox.pending.size === 1 ? "it" : "them"}${wait ? `, and sends again in ${seconds(wait / 1000)}` : ""}.`;
     update();
     if (error) return;
     given.changed(answer);
