@@ -31,6 +31,7 @@ from isosim.api.scoring.schemas import (
 )
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
+from isosim.arrays import Doubles
 from isosim.encoders.brought import brought_vector
 from isosim.encoders.embedding import Embeddings
 from isosim.encoders.store import EncoderArtifact
@@ -39,6 +40,7 @@ from isosim.errors import InvalidInput
 from isosim.scoring.advice import DecisionThreshold, decision_threshold, no_reference
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.distances import check_metric, cosines_of, space_of
+from isosim.scoring.pair_features import FLAGS, pair_features
 from isosim.scoring.similarity import Scores, flags_of
 from isosim.wording import place
 
@@ -69,7 +71,8 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
     request = await ScoringRequest.begin(service, trace, body.domain)
     decision = await saved_threshold(request, body.threshold)
     await request.embed(flat)
-    return await answer_of(request, body, decision)
+    features = await service.scoring(pair_features, body.pairs) if body.detail else None
+    return await answer_of(request, body, decision, features)
 
 
 async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trace) -> Response:
@@ -111,7 +114,10 @@ def brought(pairs: Sequence[Sequence[Any]], artifact: EncoderArtifact) -> Embedd
 
 
 async def answer_of(
-    request: ScoringRequest, body: PairsRequest | VectorsRequest, decision: DecisionThreshold | None
+    request: ScoringRequest,
+    body: PairsRequest | VectorsRequest,
+    decision: DecisionThreshold | None,
+    features: Doubles | None = None,
 ) -> Response:
     """The answer for pairs whose texts alternate in the request: a, b, a, b, …"""
     result = await request.score(slice(0, None, 2), slice(1, None, 2))
@@ -133,7 +139,7 @@ async def answer_of(
     if decision is not None:
         answer |= match_of(result, calibration, body.threshold, decision)
     if body.detail:
-        answer["detail"] = detail_of(embeddings, result, calibration)
+        answer["detail"] = detail_of(embeddings, result, calibration, features)
     return json_response(answer)
 
 
@@ -157,7 +163,9 @@ def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"a": a, "b": b} for a, b in zip(per_text[::2], per_text[1::2], strict=True)]
 
 
-def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) -> dict[str, Any]:
+def detail_of(
+    embeddings: Embeddings, scores: Scores, calibration: Calibration, features: Doubles | None
+) -> dict[str, Any]:
     """The answer's field `detail`: figures that explain flags and percentiles."""
     verdicts = scores.verdicts
     odd = None if verdicts is None else sides([verdicts[row].p_value for row in embeddings.rows])
@@ -166,6 +174,7 @@ def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) 
         "out_of_domain": odd,
         "tokens": None if embeddings.brought else sides([embeddings.texts[row].tokens for row in embeddings.rows]),
         "pairs": None if scale is None else scale.pairs,
+        **dict(zip(FLAGS, (None, None) if features is None else features[:, -2:].T.astype(bool).tolist(), strict=True)),
     }
 
 
