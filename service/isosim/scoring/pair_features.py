@@ -1,4 +1,4 @@
-"""What the words of two texts say about a pair, beside the similarity of their vectors.
+"""What the words of two texts say about a pair beside the similarity of their vectors, and the probability from both.
 
 An encoder sees texts that differ only in a number or a negation as nearly equal.
 
@@ -9,13 +9,15 @@ An encoder sees texts that differ only in a number or a negation as nearly equal
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from isosim.arrays import Doubles
+from isosim.scoring.probability import check_curve, evidence, read_curve
 
 # A word ends at a space or a punctuation mark. Letters of Thai, Lao, kana and Han are words of their own.
 UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff"
@@ -118,3 +120,38 @@ def numbers(text: str) -> set[tuple[str, str]]:
 def pair_features(pairs: Iterable[Sequence[str]]) -> Doubles:
     """The features of N pairs. (N, 4)"""
     return np.array([PairFeatures.of(a, b) for a, b in pairs], np.float64)
+
+
+@dataclass(frozen=True)
+class PairMap:
+    """Probability of a match from a pair's false-match rate and its features, learnt from labels.
+
+    The features move the evidence (−logit of the rate) by `moves` per unit, from their mean over the labelled pairs.
+    """
+
+    centre: Doubles  # (F,)
+    moves: Doubles  # (F,)
+    knots: Doubles  # (K,) moved evidence, rising
+    logits: Doubles  # (K,)
+    clip: float
+
+    def probability(self, false_match_rates: Doubles, features: Doubles) -> Doubles:
+        """Probability of a match. (N,), (N, F) -> (N,)"""
+        moved = evidence(false_match_rates) + (features - self.centre) @ self.moves
+        return read_curve(moved, self.knots, self.logits, self.clip)
+
+    def arrays(self) -> dict[str, Doubles]:
+        """The fields as arrays, for storage; `from_arrays` is the inverse."""
+        return {name: np.asarray(value, np.float64) for name, value in vars(self).items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Doubles]) -> Self:
+        """Raises KeyError if an array is missing, ValueError if an array is invalid."""
+        fields = {name: np.asarray(arrays[name], np.float64) for name in cls.__dataclass_fields__}
+        centre, moves, knots, logits, clip = fields.values()
+        if not all(np.isfinite(value).all() for value in fields.values()):
+            raise ValueError("a pair map must consist of finite numbers")
+        if centre.shape != (len(PairFeatures._fields),) or moves.shape != centre.shape:
+            raise ValueError(f"a pair map needs {len(PairFeatures._fields)} features")
+        check_curve(knots, logits, float(clip))
+        return cls(centre, moves, knots, logits, float(clip))

@@ -71,7 +71,8 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
     request = await ScoringRequest.begin(service, trace, body.domain)
     decision = await saved_threshold(request, body.threshold)
     await request.embed(flat)
-    features = await service.scoring(pair_features, body.pairs) if body.detail else None
+    wanted = body.detail or request.calibration.model.pair_map is not None
+    features = await service.scoring(pair_features, body.pairs) if wanted else None
     return await answer_of(request, body, decision, features)
 
 
@@ -120,7 +121,7 @@ async def answer_of(
     features: Doubles | None = None,
 ) -> Response:
     """The answer for pairs whose texts alternate in the request: a, b, a, b, …"""
-    result = await request.score(slice(0, None, 2), slice(1, None, 2))
+    result = await request.score(slice(0, None, 2), slice(1, None, 2), features)
     calibration, embeddings = request.calibration, request.made
     left, right = embeddings.rows[::2], embeddings.rows[1::2]
     answer: dict[str, Any] = {
@@ -134,20 +135,22 @@ async def answer_of(
         "extrapolated": result.extrapolated,
         "probability": result.probability,
         "flags": [{"a": a, "b": b} for a, b in zip(*flags_of(embeddings.texts, result, left, right), strict=True)],
-        "notices": calibration.notices,
+        "notices": [*calibration.notices, *(calibration.notices_without_texts if embeddings.brought else ())],
     }
     if decision is not None:
-        answer |= match_of(result, calibration, body.threshold, decision)
+        answer |= match_of(answer["notices"], result, calibration, body.threshold, decision)
     if body.detail:
         answer["detail"] = detail_of(embeddings, result, calibration, features)
     return json_response(answer)
 
 
-def match_of(scores: Scores, calibration: Calibration, name: str | None, decision: DecisionThreshold) -> dict[str, Any]:
+def match_of(
+    known: list[str], scores: Scores, calibration: Calibration, name: str | None, decision: DecisionThreshold
+) -> dict[str, Any]:
     """The answer's fields `threshold`, `match` and `notices`, for the saved threshold `name`."""
     notices = [] if decision.reached else [f"threshold_unreachable:{name}: {decision.notice}"]
     return {
-        "notices": [*calibration.notices, *notices],
+        "notices": [*known, *notices],
         "threshold": {
             "name": name,
             "target": decision.target.facts,
