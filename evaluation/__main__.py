@@ -13,7 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation import elsewhere, labels, match_search, matches, ranking, searches, thresholds, trained_encoders
+from evaluation import (
+    elsewhere,
+    labels,
+    match_search,
+    matches,
+    pair_features,
+    ranking,
+    searches,
+    thresholds,
+    trained_encoders,
+)
 from evaluation.corpora import Bench, Row
 from isosim.commands.terminal import dumped
 from isosim.errors import IsosimError
@@ -30,6 +40,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "ranking": ranking.ranking,
     "probabilities": labels.probabilities,
     "recall": labels.recall,
+    "pair-features": pair_features.learnt,
+    "pair-flags": pair_features.flags,
     "matches": matches.matches,
     "match-candidates": matches.match_candidates,
     "match-search": match_search.match_search,

@@ -39,6 +39,7 @@ def largest_shapes(dim: int) -> dict[str, Shapes]:
     columns = ("precisions", "similarities", "interval_low", "interval_high", "recalls", "recall_low", "recall_high")
     probability: Shapes = dict.fromkeys((*columns, "precision_low", "precision_high", "knots", "logits"), points)
     probability |= dict.fromkeys(("clip", "low", "high", "graded", "pairs"), ())
+    pair_map: Shapes = {"centre": levels, "moves": levels, "knots": points, "logits": points, "clip": ()}
     table: Shapes = {"rates": points, "galleries": levels, "repeats": points, "queries": (), "entries": ()}
     table |= dict.fromkeys(("hits", "errors"), (LEVELS, POINTS))
     test: Shapes = {
@@ -49,6 +50,7 @@ def largest_shapes(dim: int) -> dict[str, Shapes]:
     test |= dict.fromkeys(("distance_curve", "bands_curve", "probe_curve", "final_curve"), (2, POINTS))
     return {
         "reference": reference, "raw_reference": reference, "probability": probability, "domain_test": test,
+        "pair_map": pair_map,
         "false_hits": table, "raw_false_hits": table,
     }  # fmt: skip
 

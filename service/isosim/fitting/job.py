@@ -16,7 +16,7 @@ from isosim.domains.store import DomainStore, StoredVersion
 from isosim.encoders.onnx_engine import OnnxCalibrator
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EncoderMismatch, InvalidInput
-from isosim.fitting import evidence, false_hits, gate, out_of_domain, probability, reference
+from isosim.fitting import evidence, false_hits, gate, out_of_domain, pair_map, probability, reference
 from isosim.fitting.calibrator import group_sizes
 from isosim.fitting.candidates import Labels
 from isosim.fitting.evidence import RankTest, noised, repeated
@@ -42,6 +42,8 @@ from isosim.scoring.advice import operating_points
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.method import IDENTITY, Method
 from isosim.scoring.out_of_domain import level_energies
+from isosim.scoring.pair_features import pair_features
+from isosim.scoring.probability import evidence as evidence_of
 from isosim.scoring.similarity import cosine
 
 Progress = Callable[[float], None]  # completed share, 0–1
@@ -110,6 +112,7 @@ class LabelSample:
     pairs: Labels
     agreement: RankTest  # of labels and similarities
     origin: LabelOrigin
+    features: Doubles | None  # (M, F) of the pairs of texts; None if vectors were sent
 
 
 def calibrate_job(
@@ -219,7 +222,8 @@ def label_job(
         stored: StoredVersion = domains.load(request.domain, base)
         if stored.version.encoder != encoder.digest:
             raise EncoderMismatch(f"version {base} of {request.domain!r} was made for another encoder")
-        sample = with_vectors(distinct, encode(sides(distinct), progress).vectors, origin)
+        brought = encoder.kind == "vectors"
+        sample = with_vectors(distinct, encode(sides(distinct), progress).vectors, origin, brought=brought)
     with stages("measuring"):
         fitted = FittedMap(Method.parse(stored.version.method), stored.weights)
         model, learnt = with_labels(stored.model, fitted, sample, request)
@@ -298,7 +302,7 @@ def sample_vectors(
         None,
         None,
         (drawn.rows + 1).tolist(),
-        with_vectors(labels, encode(sides(labels)).vectors, origin) if labels else None,
+        with_vectors(labels, encode(sides(labels)).vectors, origin, brought=True) if labels else None,
         Origin(len(file), drawn.distinct, drawn.sha256, brought=True, texts=texts is not None),
     )
 
@@ -341,14 +345,17 @@ def sides(labels: Sequence[LabelledPair]) -> list[str]:
     return list(dict.fromkeys(text for pair in labels for text in pair[:2]))
 
 
-def with_vectors(labels: Sequence[LabelledPair], vectors: Vectors, origin: LabelOrigin) -> LabelSample:
+def with_vectors(
+    labels: Sequence[LabelledPair], vectors: Vectors, origin: LabelOrigin, *, brought: bool = False
+) -> LabelSample:
     """The pairs with the vectors (T, D) of their `sides`. Raises InvalidInput if labels and similarities disagree."""
     row = {text: index for index, text in enumerate(sides(labels))}
     left, right = [row[pair.a] for pair in labels], [row[pair.b] for pair in labels]
     weights = np.array([pair.weight for pair in labels])
     weighted = weights if (weights != weights[0]).any() else None
     pairs = Labels(vectors[left], vectors[right], np.array([pair.label for pair in labels]), weighted)
-    return LabelSample(pairs, agreement_of(pairs), origin)
+    features = None if brought else pair_features(pair[:2] for pair in labels)
+    return LabelSample(pairs, agreement_of(pairs), origin, features)
 
 
 def agreement_of(labels: Labels) -> RankTest:
@@ -396,7 +403,7 @@ def model_of(
     if enough and sample.tokens is not None:
         energies = flow_energies(fitted, latents)
         test = out_of_domain.fit(sample.vectors, sample.tokens, sample.shuffled, rng, energies)
-    return DomainModel(own, raw, None, test, own_hits, raw_hits)
+    return DomainModel(own, raw, domain_test=test, false_hits=own_hits, raw_false_hits=raw_hits)
 
 
 def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
@@ -425,8 +432,9 @@ def with_labels(
     if model.reference is None:
         raise InvalidInput("labels: the version has no reference distribution, and probabilities need one")
     labels = sample.pairs
+    similarities = cosine(fitted(labels.left), fitted(labels.right))
     learnt, facts = probability.fit(
-        cosine(fitted(labels.left), fitted(labels.right)),
+        similarities,
         model.reference,
         labels.values,
         request.seed,
@@ -434,8 +442,13 @@ def with_labels(
         graded=request.kind == "grades",
         rival=model.probability,
     )
-    labelled = replace(model, probability=learnt)
-    return labelled, LabelReport(facts, operating_points(labelled), sample.agreement, sample.origin)
+    better, tried = None, None
+    if sample.features is not None and not learnt.graded and learnt.pairs >= pair_map.FEWEST:
+        pairs = probability.check_pairs(similarities, labels.values, labels.weights)
+        x = evidence_of(model.reference.false_match_rate(pairs.similarities))
+        better, tried = pair_map.fit(pairs, x, sample.features, request.seed)
+    labelled = replace(model, probability=learnt, pair_map=better)
+    return labelled, LabelReport(facts, operating_points(labelled), sample.agreement, sample.origin, tried)
 
 
 def cross_fitted(

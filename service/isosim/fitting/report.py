@@ -22,6 +22,7 @@ from isosim.fitting.gate import (
     TooFewLabels,
 )
 from isosim.fitting.methods import FittedMap
+from isosim.fitting.pair_map import PairReport
 from isosim.fitting.probability import ProbabilityReport
 from isosim.jobs.job import JobRequest
 from isosim.scoring.calibration import DomainModel
@@ -94,6 +95,7 @@ class LabelReport:
     table: list[dict[str, Any]]  # see `advice.operating_points`
     agreement: RankTest  # of the labels with the encoder's similarities
     origin: LabelOrigin
+    features: PairReport | None = None  # None: not tried
 
     @property
     def notice(self) -> str | None:
@@ -109,7 +111,9 @@ class LabelReport:
         p = self.agreement.p_agree
         test = {"kind": self.agreement.kind, "value": self.agreement.value, "p": None if np.isnan(p) else p}
         notice = {} if self.notice is None else {"notice": self.notice}
-        return {**self.learnt.as_facts(), "table": self.table, "rank_test": test, **notice, **self.origin.as_facts()}
+        features = {} if self.features is None else {"pair_features": self.features.as_facts()}
+        facts = {**self.learnt.as_facts(), "table": self.table, "rank_test": test, **features}
+        return {**facts, **notice, **self.origin.as_facts()}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from isosim.encoders.texts import Judge, PooledVector, Verdict
 from isosim.errors import InvalidInput
 from isosim.scoring.false_hits import FalseHitTable
 from isosim.scoring.out_of_domain import DomainTest, level_energies
+from isosim.scoring.pair_features import PairMap
 from isosim.scoring.probability import ProbabilityMap
 from isosim.scoring.reference import ReferenceDistribution
 
@@ -63,6 +64,7 @@ class DomainModel:
     reference: ReferenceDistribution | None = None  # distribution of the calibrated similarity
     raw_reference: ReferenceDistribution | None = None  # distribution of the frozen encoder's cosine
     probability: ProbabilityMap | None = None
+    pair_map: PairMap | None = None  # better than `probability`, where the texts of a pair are known
     domain_test: DomainTest | None = None
     false_hits: FalseHitTable | None = None  # for searches by calibrated similarity
     raw_false_hits: FalseHitTable | None = None  # for searches by the frozen encoder's cosine
@@ -71,6 +73,7 @@ class DomainModel:
         "reference": ReferenceDistribution,
         "raw_reference": ReferenceDistribution,
         "probability": ProbabilityMap,
+        "pair_map": PairMap,
         "domain_test": DomainTest,
         "false_hits": FalseHitTable,
         "raw_false_hits": FalseHitTable,
@@ -119,6 +122,11 @@ class Calibration:
             notices.append(f"probability_is_mean_grade:{model.probability.low:g}-{model.probability.high:g}")
         return notices
 
+    @property
+    def notices_without_texts(self) -> list[str]:
+        """Notices if only vectors or cosines are known: the probability then comes from the similarity alone."""
+        return [] if self.model.pair_map is None else ["probability_without_texts"]
+
     @cached_property
     def decisions(self) -> dict[Any, Any]:
         """Cache of `advice.decision_threshold`, by target."""
@@ -127,7 +135,7 @@ class Calibration:
     def notices_of_places(self, *, raw: bool) -> list[str]:
         """Notices that callers receive with the scores from `place`."""
         graded = [notice for notice in self.notices if notice.startswith("probability")]
-        return graded if self._has_probability(raw=raw) else ["raw_scale"]
+        return [*graded, *self.notices_without_texts] if self._has_probability(raw=raw) else ["raw_scale"]
 
     def _has_probability(self, *, raw: bool) -> bool:
         """Whether labels give a cosine a probability: they are fitted to the calibrated similarity."""

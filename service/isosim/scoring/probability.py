@@ -22,6 +22,21 @@ def evidence(false_match_rates: npt.ArrayLike) -> Doubles:
     return np.log1p(-rates) - np.log(rates)
 
 
+def read_curve(x: Doubles, knots: Doubles, logits: Doubles, clip: float) -> Doubles:
+    """Probability, whose logit is piecewise linear in x and constant beyond the knots. (N,), (K,), (K,) -> (N,)"""
+    return np.clip(1 / (1 + np.exp(-np.interp(x, knots, logits))), clip, 1 - clip)
+
+
+def check_curve(knots: Doubles, logits: Doubles, clip: float) -> None:
+    """Raises ValueError if `read_curve` cannot read the curve, or if it falls."""
+    if knots.ndim != 1 or knots.shape != logits.shape or len(knots) < 2:
+        raise ValueError("a probability map needs two knots or more, and one logit for each")
+    if not (np.diff(knots) > 0).all() or not (np.diff(logits) >= 0).all():
+        raise ValueError("the knots of a probability map must rise, and their logits must not fall")
+    if not 0 <= clip < 0.5:
+        raise ValueError("a probability map needs a clip in [0, 0.5)")
+
+
 @dataclass(frozen=True)
 class ProbabilityMap:
     """Monotone map from the false-match rate to a probability or mean grade, and a table of thresholds by precision.
@@ -56,8 +71,7 @@ class ProbabilityMap:
         >>> learnt.probability(np.array([0.5, 0.1, 0.01])).round(3)
         array([0.119, 0.549, 0.931])
         """
-        logits = np.interp(evidence(false_match_rates), self.knots, self.logits)
-        return np.clip(1 / (1 + np.exp(-logits)), self.clip, 1 - self.clip)
+        return read_curve(evidence(false_match_rates), self.knots, self.logits, self.clip)
 
     def precision_threshold(self, precision: float) -> tuple[float, float, float]:
         """The threshold for a precision, and the threshold's 95 % interval.
@@ -112,16 +126,9 @@ class ProbabilityMap:
         probability_map = cls(**values)
         if not all(np.isfinite(value).all() for value in probability_map.arrays().values()):
             raise ValueError("a probability map must consist of finite numbers")
-        if (
-            probability_map.knots.ndim != 1
-            or probability_map.knots.shape != probability_map.logits.shape
-            or len(probability_map.knots) < 2
-        ):
-            raise ValueError("a probability map needs two knots or more, and one logit for each")
-        if not (np.diff(probability_map.knots) > 0).all() or not (np.diff(probability_map.logits) >= 0).all():
-            raise ValueError("the knots of a probability map must rise, and their logits must not fall")
-        if not 0 <= probability_map.clip < 0.5 or not probability_map.low < probability_map.high:
-            raise ValueError("a probability map needs a clip in [0, 0.5) and labels of more than one value")
+        check_curve(probability_map.knots, probability_map.logits, probability_map.clip)
+        if not probability_map.low < probability_map.high:
+            raise ValueError("a probability map needs labels of more than one value")
         probability_map.check_table()
         return probability_map
 

@@ -57,13 +57,16 @@ def score(
     right: Rows,
     *,
     brought: bool = False,
+    features: Doubles | None = None,
 ) -> Scores:
     """Scores the pairs (left[i], right[i]) of N distinct texts, whose vectors are the rows of `pooled` (N, D).
 
     Percentile and probability of a pair are 0 if its scores mean nothing (`unreadable_pairs`).
 
-    `brought`: the caller sent vectors instead of texts. The out-of-domain test is then left out, because it needs the
-    number of tokens of each text.
+    Args:
+        brought: the caller sent vectors instead of texts. The out-of-domain test is then left out, because it needs the
+            number of tokens of each text.
+        features: (P, F) features of the pairs of texts, for a version with a `pair_map`.
     """
     model = calibration.model
     latents = calibration.latents(pooled)
@@ -71,6 +74,8 @@ def score(
     similarity = raw if calibration.transform is None else cosine(latents.take(left, 0), latents.take(right, 0))
     rates = None if model.reference is None else model.reference.false_match_rate(similarity)
     labelled = None if model.probability is None or rates is None else model.probability.probability(rates)
+    if model.pair_map is not None and rates is not None and features is not None:
+        labelled = model.pair_map.probability(rates, features)
     verdicts = None if brought else calibration.judge(texts, pooled, latents)
     percentile = None if rates is None else 1.0 - rates
     extrapolated = None if rates is None or model.reference is None else model.reference.extrapolated(rates)

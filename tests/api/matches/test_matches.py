@@ -82,6 +82,7 @@ def test_duplicates_come_first_with_their_rows_and_columns(server: Server, match
     assert (copy["row_a"], copy["row_b"], copy["similarity"]) == (9, 342, 1.0)  # line 1 names the columns
     assert {(row["row_a"], row["row_b"]) for row in pairs} == {(n + 2, n + 302) for n in range(PLANTED)}
     assert all(row["text_a"] == ROWS[row["row_a"] - 2] and row["id_b"] == str(row["row_b"] - 2) for row in rows)
+    assert all(row["numbers_differ"] is row["negation_differs"] is False for row in rows)
     scores = [row["similarity"] for row in rows_of(server, matched["job"])]
     assert scores == sorted(scores, reverse=True)
     assert all(0.9 < row["percentile"] <= 1 and row["probability"] is None for row in pairs)

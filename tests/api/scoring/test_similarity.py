@@ -103,6 +103,13 @@ def test_raw_vectors_can_be_cut_and_are_normalized_after(tiny_server: Server) ->
     np.testing.assert_allclose(cut, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
 
 
+def test_detail_has_the_flags_of_each_pair_of_texts(tiny_server: Server) -> None:
+    pairs = [["gate 7", "gate 8"], ["the gate is open", "the gate is not open"], ["gate 7", "gate 7"]]
+    answer = tiny_server.client.post("/similarity", json={"pairs": pairs, "detail": True}).json()
+    assert answer["detail"]["numbers_differ"] == [True, False, False]
+    assert answer["detail"]["negation_differs"] == [False, True, False]
+
+
 def test_the_encoders_own_dimensions_cut_nothing(tiny_server: Server) -> None:
     body = {"inputs": "the garden gate"}
     whole = tiny_server.client.post("/embed", json=body).json()

@@ -18,6 +18,7 @@ from isosim.jobs.matches import Result, Row
 from isosim.matching.clusters import clusters
 from isosim.matching.estimate import Estimate, estimate
 from isosim.scoring.advice import Target, advise, in_single_precision
+from isosim.scoring.pair_features import FLAGS, PairFeatures
 
 Form = Literal["pairs", "best", "clusters", "judged"]
 CONFIDENCE = 0.95  # of the intervals in answers
@@ -176,7 +177,7 @@ class View:
         if form == "clusters":
             return unlike(["cluster", "size", "lowest_similarity", "central", "row", "text", *columns[0]])
         own = [f"{name}_{end}" for end, names in zip("ab", (columns[0], columns[-1]), strict=True) for name in names]
-        return unlike(["row_a", "row_b", "text_a", "text_b", *SCORES, *own])
+        return unlike(["row_a", "row_b", "text_a", "text_b", *SCORES, *FLAGS, *own])
 
     def _pairs(self) -> Iterator[Cells]:
         """The pairs that pass, best first. Rows of one file with the same text come before them, each with the first
@@ -275,8 +276,9 @@ class View:
 
     def _cells(self, a: Row, b: Row | None, *scores: float | None) -> Cells:
         if b is None:
-            return [a.number, None, a.text, None, *scores, *a.cells]
-        return [a.number, b.number, a.text, b.text, *scores, *a.cells, *b.cells]
+            return [a.number, None, a.text, None, *scores, None, None, *a.cells]
+        flags = PairFeatures.of(a.text, b.text).flags
+        return [a.number, b.number, a.text, b.text, *scores, *flags, *a.cells, *b.cells]
 
     def _scores(self, chosen: Rows) -> Iterator[tuple[float | None, ...]]:
         """The SCORES of candidates. The judgements of the match give probabilities, or else the domain's labels."""

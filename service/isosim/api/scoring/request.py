@@ -11,7 +11,7 @@ from isosim.api.parameters import fault
 from isosim.api.requests import resolve
 from isosim.api.state import Service
 from isosim.api.trace import Trace
-from isosim.arrays import Vectors
+from isosim.arrays import Doubles, Vectors
 from isosim.encoders.brought import refuse_texts
 from isosim.encoders.embedding import Embeddings
 from isosim.encoders.store import EncoderArtifact
@@ -173,9 +173,9 @@ class ScoringRequest:
         self._record(time.perf_counter() - started)
         return rows[self.made.rows]
 
-    async def score(self, left: slice | int, right: slice) -> Scores:
+    async def score(self, left: slice | int, right: slice, features: Doubles | None = None) -> Scores:
         """Scores the texts at `left` against those at `right`, in the order of the request. If `left` is an index, that
-        one text is compared with each text at `right`."""
+        one text is compared with each text at `right`. `features`: see `similarity.score`."""
         started = time.perf_counter()
         made = self.made
         b = made.rows[right]
@@ -183,9 +183,9 @@ class ScoringRequest:
         inputs = (self.calibration, made.texts, made.vectors, a, b)
         small = max(len(made.vectors), len(a)) <= INLINE_ROWS
         result = (
-            score(*inputs, brought=made.brought)
+            score(*inputs, brought=made.brought, features=features)
             if small
-            else await self.service.scoring(score, *inputs, brought=made.brought)
+            else await self.service.scoring(score, *inputs, brought=made.brought, features=features)
         )
         self._record(time.perf_counter() - started, result)
         return result

@@ -209,6 +209,13 @@ class SimilarityDetail(BaseModel):
         description="number of random pairs that percentiles are computed from; null if the version has no random "
         "pairs: it then has no percentiles either"
     )
+    numbers_differ: list[bool] | None = Field(
+        description="whether each text has a number, in digits, that the other lacks; null if vectors were sent"
+    )
+    negation_differs: list[bool] | None = Field(
+        description="whether the texts have nearly the same words, but only one has a negation; known for English, "
+        "German, Russian, Arabic, Hindi and Korean. null if vectors were sent"
+    )
 
 
 class NamedThreshold(BaseModel):

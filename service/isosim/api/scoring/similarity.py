@@ -31,6 +31,7 @@ from isosim.api.scoring.schemas import (
 )
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
+from isosim.arrays import Doubles
 from isosim.encoders.brought import brought_vector
 from isosim.encoders.embedding import Embeddings
 from isosim.encoders.store import EncoderArtifact
@@ -39,6 +40,7 @@ from isosim.errors import InvalidInput
 from isosim.scoring.advice import DecisionThreshold, decision_threshold, no_reference
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.distances import check_metric, cosines_of, space_of
+from isosim.scoring.pair_features import FLAGS, pair_features
 from isosim.scoring.similarity import Scores, flags_of
 from isosim.wording import place
 
@@ -69,7 +71,9 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
     request = await ScoringRequest.begin(service, trace, body.domain)
     decision = await saved_threshold(request, body.threshold)
     await request.embed(flat)
-    return await answer_of(request, body, decision)
+    wanted = body.detail or request.calibration.model.pair_map is not None
+    features = await service.scoring(pair_features, body.pairs) if wanted else None
+    return await answer_of(request, body, decision, features)
 
 
 async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trace) -> Response:
@@ -111,10 +115,13 @@ def brought(pairs: Sequence[Sequence[Any]], artifact: EncoderArtifact) -> Embedd
 
 
 async def answer_of(
-    request: ScoringRequest, body: PairsRequest | VectorsRequest, decision: DecisionThreshold | None
+    request: ScoringRequest,
+    body: PairsRequest | VectorsRequest,
+    decision: DecisionThreshold | None,
+    features: Doubles | None = None,
 ) -> Response:
     """The answer for pairs whose texts alternate in the request: a, b, a, b, …"""
-    result = await request.score(slice(0, None, 2), slice(1, None, 2))
+    result = await request.score(slice(0, None, 2), slice(1, None, 2), features)
     calibration, embeddings = request.calibration, request.made
     left, right = embeddings.rows[::2], embeddings.rows[1::2]
     answer: dict[str, Any] = {
@@ -128,20 +135,22 @@ async def answer_of(
         "extrapolated": result.extrapolated,
         "probability": result.probability,
         "flags": [{"a": a, "b": b} for a, b in zip(*flags_of(embeddings.texts, result, left, right), strict=True)],
-        "notices": calibration.notices,
+        "notices": [*calibration.notices, *(calibration.notices_without_texts if embeddings.brought else ())],
     }
     if decision is not None:
-        answer |= match_of(result, calibration, body.threshold, decision)
+        answer |= match_of(answer["notices"], result, calibration, body.threshold, decision)
     if body.detail:
-        answer["detail"] = detail_of(embeddings, result, calibration)
+        answer["detail"] = detail_of(embeddings, result, calibration, features)
     return json_response(answer)
 
 
-def match_of(scores: Scores, calibration: Calibration, name: str | None, decision: DecisionThreshold) -> dict[str, Any]:
+def match_of(
+    known: list[str], scores: Scores, calibration: Calibration, name: str | None, decision: DecisionThreshold
+) -> dict[str, Any]:
     """The answer's fields `threshold`, `match` and `notices`, for the saved threshold `name`."""
     notices = [] if decision.reached else [f"threshold_unreachable:{name}: {decision.notice}"]
     return {
-        "notices": [*calibration.notices, *notices],
+        "notices": [*known, *notices],
         "threshold": {
             "name": name,
             "target": decision.target.facts,
@@ -157,7 +166,9 @@ def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"a": a, "b": b} for a, b in zip(per_text[::2], per_text[1::2], strict=True)]
 
 
-def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) -> dict[str, Any]:
+def detail_of(
+    embeddings: Embeddings, scores: Scores, calibration: Calibration, features: Doubles | None
+) -> dict[str, Any]:
     """The answer's field `detail`: figures that explain flags and percentiles."""
     verdicts = scores.verdicts
     odd = None if verdicts is None else sides([verdicts[row].p_value for row in embeddings.rows])
@@ -166,6 +177,7 @@ def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) 
         "out_of_domain": odd,
         "tokens": None if embeddings.brought else sides([embeddings.texts[row].tokens for row in embeddings.rows]),
         "pairs": None if scale is None else scale.pairs,
+        **dict(zip(FLAGS, (None, None) if features is None else features[:, -2:].T.astype(bool).tolist(), strict=True)),
     }
 
 

@@ -1,0 +1,110 @@
+"""What the words of a pair add to the similarity: what labels teach with them, and what the flags see."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from evaluation.calibrated import calibrated, random_splits
+from evaluation.corpora import Bench, PairVectors, Row
+from isosim.arrays import Doubles
+from isosim.fitting import pair_map, probability
+from isosim.fitting.reliability import calibration_error
+from isosim.jobs.labelled_pairs import Pairs, read_pairs
+from isosim.scoring.pair_features import FLAGS, PairFeatures, pair_features
+from isosim.scoring.probability import evidence
+from isosim.scoring.similarity import cosine
+
+# Set -> its files, and the lowest grade of a match
+SETS = {"quora": ("pairs/quora.tsv", 1.0), "STS-B": ("sts/stsb/*.tsv", 4.0), "SICK": ("sts/sick/*.tsv", 4.2)}
+LABELS = (50, 100, 300, 1000)
+DOMAIN, UNSEEN = 3000, 4000  # texts of a calibration, and pairs on which a draw is judged
+BARS = {"mean at 300": 0.8, "worst mean": -0.1}  # promised change of AUC × 100
+DUPLICATES, ALARMS = 2000, 0.02  # true duplicates, and the largest promised share of them with a flag
+TRAPS = Path(__file__).with_name("traps.tsv")
+
+
+def read(bench: Bench, name: str) -> tuple[Pairs, Doubles]:
+    """The pairs of a set, and whether each is a match, 1 or 0."""
+    pattern, least = SETS[name]
+    files = [read_pairs(path) for path in sorted(bench.data.glob(pattern))]
+    left, right = ([text for pairs in files for text in getattr(pairs, side)] for side in ("left", "right"))
+    pairs = Pairs(left, right, np.concatenate([pairs.gold for pairs in files]))
+    return pairs, (pairs.gold >= least).astype(np.float64)
+
+
+def learnt(bench: Bench, draws: int = 30) -> Iterator[Row]:
+    """AUC, average precision and ECE on unseen pairs after learning from labels, with and without features.
+
+    Where the test does not choose the map with features, or there are fewer than 100 labels, nothing changes.
+    """
+    changes: dict[int, list[float]] = {}
+    for name in SETS:
+        pairs, gold = read(bench, name)
+        own = PairVectors.from_pairs(pairs, bench.encoder)
+        rng = np.random.default_rng(0)
+        texts = [list(own.row)[row] for row in rng.permutation(len(own.row))[:DOMAIN]]
+        vectors = own.vectors[[own.row[text] for text in texts]]
+        made = calibrated(texts, vectors, bench.encoder.vectors, rng)
+        similarity = cosine(made.fitted(own.left), made.fitted(own.right))
+        rates = made.scale.false_match_rate(similarity)
+        features = pair_features(zip(pairs.left, pairs.right, strict=True))
+        x = evidence(rates)
+        for count in LABELS:
+            found = []
+            for rng, seen, rest in random_splits(len(gold), count, draws):
+                others, seed = rest[:UNSEEN], int(rng.integers(2**31))
+                labelled = probability.check_pairs(similarity[seen], gold[seen])
+                local = probability.within_scores(x[seen], labelled.weights)
+                alone = probability.bending_line(x[seen], labelled.targets, local)(x[others])
+                better = None
+                if count >= pair_map.FEWEST:
+                    better, _ = pair_map.fit(labelled, x[seen], features[seen], seed)
+                both = alone if better is None else better.probability(rates[others], features[others])
+                before = figures(x[others], alone, gold[others])
+                after = before if better is None else figures(both, both, gold[others])
+                found.append([*before, *after, better is not None])
+            auc, precision, ece, auc_after, precision_after, ece_after, used = np.mean(found, 0).tolist()
+            worst = 100 * float(min(row[3] - row[0] for row in found))
+            changes.setdefault(count, []).append(100 * (auc_after - auc))
+            yield {
+                "set": name, "labels": count, "AUC × 100": 100 * auc, "change": changes[count][-1], "worst draw": worst,
+                "average precision × 100": 100 * precision, "its change": 100 * (precision_after - precision),
+                "ECE": ece, "ECE with": ece_after, "used": used,
+                "kept": bool(changes[count][-1] >= BARS["worst mean"] and ece_after <= ece),
+            }  # fmt: skip
+    mean = float(np.mean(changes[300]))
+    yield {"set": "mean", "labels": 300, "change": mean, "kept": mean >= BARS["mean at 300"]}
+
+
+def figures(ranks: Doubles, chances: Doubles, gold: Doubles) -> tuple[float, float, float]:
+    """AUC, average precision and expected calibration error."""
+    return (
+        float(roc_auc_score(gold, ranks)),
+        float(average_precision_score(gold, ranks)),
+        calibration_error(chances, gold),
+    )
+
+
+def flags(bench: Bench) -> Iterator[Row]:
+    """How many of 200 hand-made traps the flags see, and how many true duplicates they are raised for."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+    for line in TRAPS.read_text().splitlines()[1:]:
+        language, kind, a, b = line.split("\t")
+        seen[language, kind, "pairs"] += 1
+        for flag, value in zip(FLAGS, PairFeatures.of(a, b).flags, strict=True):
+            seen[language, kind, flag] += value
+    for language, kind in dict.fromkeys(key[:2] for key in seen):
+        counts = {name: seen[language, kind, name] for name in ("pairs", *FLAGS)}
+        yield {"texts": f"traps, {language}", "kind": kind, **counts}
+    for name in SETS:
+        pairs, gold = read(bench, name)
+        matches = np.random.default_rng(0).permutation(np.flatnonzero(gold))[:DUPLICATES]
+        raised = pair_features((pairs.left[row], pairs.right[row]) for row in matches)[:, -2:]
+        any_share = float(raised.any(1).mean())
+        # SICK's grades are of relatedness: "A man is mowing a lawn" and "A man is not mowing a lawn" have 4.4.
+        kept = {"kept": any_share <= ALARMS} if name != "SICK" else {}
+        counts = dict(zip(("pairs", *FLAGS), (len(matches), *raised.sum(0).astype(int).tolist()), strict=True))
+        yield {"texts": name, "kind": "matches", **counts, "with a flag, %": 100 * any_share, **kept}
