@@ -126,15 +126,16 @@ class RedisCache:
 
 async def beat(cache: RedisCache) -> None:
     """Probes Redis until cancelled. Logs when it cannot be used, answers again, or refuses to store vectors."""
-    up, write_refusal, since = True, "", time.monotonic()
+    trouble, write_refusal, since = "", "", time.monotonic()
     while True:
         await cache.probe()
-        if cache.up is not up:
-            up, before, since = cache.up, since, time.monotonic()
-            if up:
-                log.info("Redis answers again", extra={"facts": {"away_s": round(since - before, 1)}})
-            else:
-                log.warning("Redis cannot be used (%s): vectors are computed but not shared", cache.trouble)
+        now = "" if cache.up else cache.trouble
+        if now and now != trouble:
+            since = since if trouble else time.monotonic()
+            log.warning("Redis cannot be used (%s): vectors are computed but not shared", now)
+        elif trouble and not now:
+            log.info("Redis answers again", extra={"facts": {"away_s": round(time.monotonic() - since, 1)}})
+        trouble = now
         if cache.write_refusal != write_refusal:
             write_refusal = cache.write_refusal
             if write_refusal:

@@ -118,8 +118,8 @@ def numbers(text: str) -> set[tuple[str, str]]:
 
 
 def pair_features(pairs: Iterable[Sequence[str]]) -> Doubles:
-    """The features of N pairs. (N, 4)"""
-    return np.array([PairFeatures.of(a, b) for a, b in pairs], np.float64)
+    """The features of N pairs. (N, F)"""
+    return np.array([PairFeatures.of(a, b) for a, b in pairs], np.float64).reshape(-1, len(PairFeatures._fields))
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,15 @@ def score(server: Server, pairs: list[list[str]], **fields: Any) -> Any:
     return response.json() if response.status_code == 200 else None
 
 
+def without_words(server: Server, pairs: list[list[str]], **fields: Any) -> Any:
+    """The scores of the pairs' vectors: labels also teach what words tell (`test_pair_map.py`)."""
+    body = {"inputs": [text for pair in pairs for text in pair], "space": "raw", "normalize": False}
+    vectors = server.client.post("/embed", json=body).json()
+    return server.client.post(
+        "/similarity", json={"vectors": [*zip(vectors[::2], vectors[1::2], strict=True)], **fields}
+    ).json()
+
+
 def threshold(server: Server, domain: str, **query: Any) -> Any:
     return server.client.get(f"/domains/{domain}/threshold", params=query)
 
@@ -105,7 +114,7 @@ def test_where_vectors_are_transformed_a_unit_or_distances_need_a_space(server: 
 
 
 def test_probabilities_belong_to_calibrated_cosines(server: Server) -> None:
-    scores = score(server, OWN, domain="labelled")
+    scores = without_words(server, OWN, domain="labelled")
     body = {"cosines": scores["similarity"], "domain": "labelled", "space": "calibrated"}
     placed = server.client.post("/percentile", json=body).json()
     np.testing.assert_allclose(placed["probability"], scores["probability"], atol=1e-4)
@@ -190,7 +199,7 @@ def test_rarer_matches_need_more_similarity(server: Server) -> None:
 
 
 def test_labels_give_probabilities_that_rise_with_similarity(server: Server) -> None:
-    answer = score(server, OWN, domain="labelled")
+    answer = without_words(server, OWN, domain="labelled")
     order = np.argsort(answer["similarity"])
     probability = np.array(answer["probability"])[order]
     assert (np.diff(probability) >= 0).all()

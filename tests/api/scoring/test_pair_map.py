@@ -1,5 +1,6 @@
 """A version whose labels taught the words of a pair: probabilities with texts, and without."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.pair_features import PairMap
 from tests.core.scoring.references import MAP, REFERENCE
-from tests.processes import Serve
+from tests.processes import Serve, wait_until
 from tests.stores import domains_of, publish
+from tests.text import sentences
 
-PAIRS = [["the gate 7", "the gate 8"], ["the gate 7", "the gate 7"]]
+TEXT, OTHER, THIRD = sentences(3)
+PAIRS = [[f"{TEXT} 7", f"{OTHER} 8"], [f"{TEXT} 7", f"{TEXT} 7"]]
 TEXTS = [text for pair in PAIRS for text in pair]
 
 
@@ -28,9 +31,15 @@ def test_texts_move_the_probability_and_vectors_get_a_notice(
     body = {"vectors": [vectors[:2], vectors[2:]], "domain": "gates"}
     alone = client.post("/similarity", json=body).json()
     assert texts["notices"] == []
+    assert [flags["a"] for flags in texts["flags"]] == [[], []]
     assert alone["notices"] == ["probability_without_texts"]
     assert texts["similarity"] == pytest.approx(alone["similarity"], abs=1e-6)
-    assert texts["probability"][0] < alone["probability"][0] - 0.1
+    assert 0 < texts["probability"][0] < alone["probability"][0] - 0.01
     assert texts["probability"][1] == pytest.approx(alone["probability"][1], abs=1e-4)
     placed = client.post("/percentile", json={"cosines": texts["cosine"], "domain": "gates"}).json()
     assert placed["notices"] == ["probability_without_texts"]
+    job = client.post("/matches", json={"a": [*PAIRS[0], THIRD], "domain": "gates"}).json()["job"]
+    wait_until(lambda: client.get(f"/matches/{job}").json()["status"] == "succeeded", 120)
+    rows = map(json.loads, client.get(f"/matches/{job}/result?similarity=-1").text.splitlines())
+    (row,) = [row for row in rows if {row["text_a"], row["text_b"]} == {*PAIRS[0]}]
+    assert (row["probability"], row["numbers_differ"]) == (pytest.approx(texts["probability"][0], abs=1e-4), True)

@@ -18,7 +18,7 @@ from isosim.jobs.matches import Result, Row
 from isosim.matching.clusters import clusters
 from isosim.matching.estimate import Estimate, estimate
 from isosim.scoring.advice import Target, advise, in_single_precision
-from isosim.scoring.pair_features import FLAGS, PairFeatures
+from isosim.scoring.pair_features import FLAGS, pair_features
 
 Form = Literal["pairs", "best", "clusters", "judged"]
 CONFIDENCE = 0.95  # of the intervals in answers
@@ -30,8 +30,8 @@ WIDTHS: dict[Literal["precision", "recall"], float] = {
 NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge about 50 of them"
 Cells = list[Any]
 JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity"]  # names that readers of labels know
-SCORES = ["similarity", "percentile", "probability", "label"]
-COPY, NONE = (1.0, None, None, None), (None,) * len(SCORES)  # the scores of rows with the same text; of no match
+SCORES = ["similarity", "percentile", "probability", "label", *FLAGS]
+COPY, NONE = (1.0, None, None, None, False, False), (None,) * len(SCORES)  # of rows with the same text; of no match
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class View:
         if form == "clusters":
             return unlike(["cluster", "size", "lowest_similarity", "central", "row", "text", *columns[0]])
         own = [f"{name}_{end}" for end, names in zip("ab", (columns[0], columns[-1]), strict=True) for name in names]
-        return unlike(["row_a", "row_b", "text_a", "text_b", *SCORES, *FLAGS, *own])
+        return unlike(["row_a", "row_b", "text_a", "text_b", *SCORES, *own])
 
     def _pairs(self) -> Iterator[Cells]:
         """The pairs that pass, best first. Rows of one file with the same text come before them, each with the first
@@ -192,13 +192,12 @@ class View:
 
     def _scored(self, chosen: Rows) -> Iterator[Cells]:
         """The rows of these candidates: of each text the first row."""
-        found, block = self.result.found, 10_000
+        block = 10_000
         for start in range(0, len(chosen), block):
             part = chosen[start : start + block]
-            left = found.left.first[self.candidates.left[part]].tolist()
-            right = found.right.first[self.candidates.right[part]].tolist()
-            for i, j, scores in zip(left, right, self._scores(part), strict=True):
-                yield self._cells(self._row(0, i), self._row(-1, j), *scores)
+            ends = self._ends(part)
+            for (a, b), scores in zip(ends, self._scores(part, ends), strict=True):
+                yield self._cells(a, b, *scores)
 
     def _best(self) -> Iterator[Cells]:
         """Every row of the first file with its best match; the match is empty if none passes."""
@@ -210,7 +209,7 @@ class View:
             best.setdefault(a, (at, b))
             if self._repeats:
                 best.setdefault(b, (at, a))
-        scores = list(self._scores(chosen))
+        scores = list(self._scores(chosen, self._ends(chosen)))
         first_of, text_of = found.right.first, found.left.text_of.tolist()
         firsts = found.left.first[text_of].tolist()
         copy_of: dict[int, int] = {}  # row -> the best match of a row whose text another row of the file has
@@ -276,23 +275,35 @@ class View:
 
     def _cells(self, a: Row, b: Row | None, *scores: float | None) -> Cells:
         if b is None:
-            return [a.number, None, a.text, None, *scores, None, None, *a.cells]
-        flags = PairFeatures.of(a.text, b.text).flags
-        return [a.number, b.number, a.text, b.text, *scores, *flags, *a.cells, *b.cells]
+            return [a.number, None, a.text, None, *scores, *a.cells]
+        return [a.number, b.number, a.text, b.text, *scores, *a.cells, *b.cells]
 
-    def _scores(self, chosen: Rows) -> Iterator[tuple[float | None, ...]]:
+    def _ends(self, chosen: Rows) -> list[tuple[Row, Row]]:
+        """The first rows of both texts of candidates."""
+        found = self.result.found
+        left = found.left.first[self.candidates.left[chosen]].tolist()
+        right = found.right.first[self.candidates.right[chosen]].tolist()
+        return [(self._row(0, i), self._row(-1, j)) for i, j in zip(left, right, strict=True)]
+
+    def _scores(self, chosen: Rows, ends: list[tuple[Row, Row]]) -> Iterator[tuple[float | None, ...]]:
         """The SCORES of candidates. The judgements of the match give probabilities, or else the domain's labels."""
+        model, features = self.result.model, pair_features((a.text, b.text) for a, b in ends)
         similarity = self.candidates.similarity[chosen]
         none: list[float | None] = [None] * len(similarity)
-        reference, learnt = self.result.model.reference, self.result.model.probability
+        reference, learnt = model.reference, model.probability
         rates = None if reference is None else reference.false_match_rate(similarity.astype(np.float64))
         percentile = none if rates is None else (1 - rates).tolist()
         if self.estimate is not None:
             probability = self.estimate.probabilities(chosen).tolist()
+        elif rates is None or learnt is None:
+            probability = none
+        elif model.pair_map is not None:
+            probability = model.pair_map.probability(rates, features).tolist()
         else:
-            probability = none if rates is None or learnt is None else learnt.probability(rates).tolist()
+            probability = learnt.probability(rates).tolist()
         label = map(self.result.judgements.labels.get, chosen.tolist())
-        return zip(similarity, percentile, probability, label, strict=True)
+        flags = features[:, -len(FLAGS) :].T.astype(bool).tolist()
+        return zip(similarity, percentile, probability, label, *flags, strict=True)
 
 
 def unlike(names: list[str]) -> list[str]:
