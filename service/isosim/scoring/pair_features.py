@@ -35,7 +35,7 @@ GROUPS = re.compile(r"[.,\u066c](?=\d{3}(?!\d))")  # between thousands: "1,000" 
 # Japanese, Chinese and Thai, which are written without spaces), are not seen.
 WORDS = (
     "not no never none nobody nothing neither nor nowhere cannot without "  # English; "n't" becomes "not" before
-    "dont doesnt didnt isnt arent wasnt werent wouldnt couldnt shouldnt havent hasnt "
+    "dont doesnt didnt isnt arent wasnt werent wouldnt couldnt shouldnt havent hasnt "  # codespell:ignore
     "nicht kein keine keinen keinem keiner keines nie niemals nichts niemand ohne "  # German
     "не нет ни никогда никто ничего без "  # Russian
     "لا ليس ليست لم لن غير بدون "  # Arabic
