@@ -12,7 +12,7 @@ from isosim.api import errors, operations, pages
 from isosim.api.calibration import calibrate, files
 from isosim.api.compatible import inference_protocol, openai, rerank, tei
 from isosim.api.domains import archive, domains, migration, thresholds
-from isosim.api.matches import check, matches
+from isosim.api.matches import check, posting, results
 from isosim.api.middleware import Envelope, cors
 from isosim.api.scoring import similarity
 from isosim.api.state import Service
@@ -54,7 +54,8 @@ def create_app(settings: Settings) -> FastAPI:
         calibrate.router,
         files.router,
         check.router,  # before the routes below /matches/{job}
-        matches.router,
+        posting.router,
+        results.router,
         domains.router,
         thresholds.router,
         archive.router,

@@ -1,57 +1,23 @@
-"""Matches: post one file or two, follow the job, read its pairs for a target, judge pairs."""
+"""Reads matches: the state of a job, its pairs for a target, the pairs to judge."""
 
-import asyncio
-import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, suppress
 from itertools import islice
-from typing import Annotated, Any, BinaryIO, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
-import orjson
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import TypeAdapter
-from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
 from isosim.api.bodies import body_of
-from isosim.api.calibration.calibrate import (
-    FULL_POSTS,
-    accept,
-    check_no_query,
-    check_room,
-    checked_options,
-    event_stream,
-    megabytes,
-    parsed_body,
-    read_json_body,
-    spooling,
-    target_encoder,
-)
-from isosim.api.calibration.files import (
-    FILE,
-    FILE_TYPES,
-    JSON_GROWTH,
-    ReadingDep,
-    check_no_form,
-    content_type,
-    one_of_few,
-    read_stored,
-    sent,
-    store,
-    temporary,
-)
+from isosim.api.calibration.calibrate import event_stream, megabytes, parsed_body
+from isosim.api.calibration.files import FILE, one_of_few, sent, temporary
 from isosim.api.matches.schemas import (
-    DOMAIN,
     Answer,
     Judged,
-    MatchAccepted,
     Matches,
-    MatchOptions,
-    MatchRequest,
     MatchState,
     PairLabel,
     PairLabels,
@@ -62,282 +28,24 @@ from isosim.api.matches.schemas import (
 from isosim.api.matches.views import Ask, Form, View
 from isosim.api.matches.writing import MEDIA, FileType, written
 from isosim.api.policy import needs
-from isosim.api.requests import JobId, JsonBody, TraceDep, documented, json_response, resolve
-from isosim.api.scoring.request import listed
+from isosim.api.requests import JobId, JsonBody, TraceDep, documented, json_response
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
-from isosim.api.validation import parse_json
-from isosim.encoders.store import EncoderArtifact
-from isosim.errors import CallerLeft, EmptyInput, InvalidInput, NotFound, Overloaded, TooLarge, UnsupportedMedia
-from isosim.jobs.job import Job, JobRequest, MatchInput
+from isosim.errors import CallerLeft, InvalidInput, NotFound, TooLarge
+from isosim.jobs.job import Job
 from isosim.jobs.matches import Judgements, Result, check_ended
-from isosim.jobs.posted import Spool
-from isosim.jobs.requirements import FEWEST_SENTENCES
-from isosim.jobs.sandbox import Reading
-from isosim.jobs.tables import Kind, kind_of_name
 from isosim.matching.drawing import draw
 from isosim.scoring.advice import Target, unknown_threshold
-from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.threads import LONG
 
 T = TypeVar("T")
 
 router = APIRouter(prefix="/matches", tags=["matches"])
+
 READ = [needs("read")]
-
-MOST_ROWS = 200_000  # rows of both files together: their vectors and the search take 1 GB of a worker's memory
-TOKENS_A_SECOND = 6000.0  # that two cores of a CPU encode (loadtest/README.md)
-PAIRS_A_SECOND = 1e8  # that they compare
-FIT = 6.0  # s for a scale
 MOST_TO_JUDGE = 1000
-MOST_COLUMNS, LONGEST_NAME = 100, 100  # columns beside the text, and characters of their names
+PAIR_LABELS = TypeAdapter(PairLabels)
 RESULT_GROWTH = 10  # a result may have so many times the bytes of ISOSIM_MAX_CALIBRATION_BYTES
-
-BODY = body_of(
-    MatchRequest,
-    {
-        "multipart/form-data": {
-            "type": "object",
-            "required": ["a"],
-            "properties": {"a": FILE, "b": FILE},
-            "description": "one file, to find its duplicates, or two; options go in the query",
-        },
-        "text/plain": {"type": "string", "description": "one text in each line, to find its duplicates"},
-        "application/x-ndjson": {"type": "string"},
-        **FILE_TYPES,
-    },
-)
-
-
-async def second_reading(
-    first: ReadingDep,
-    column_b: Annotated[
-        str | None, Query(max_length=1000, description="column of the second file; default: that of the first")
-    ] = None,
-    charset_b: Annotated[str | None, Query(max_length=40, description="encoding of the second file")] = None,
-    form_b: Annotated[
-        str | None, Query(alias="format_b", max_length=40, description="format of the second file")
-    ] = None,
-    sheet_b: Annotated[str | None, Query(max_length=1000, description="sheet of the second file")] = None,
-    header_b: Annotated[bool | None, Query(description="header of the second file")] = None,
-) -> Reading:
-    """How to read the second file. What is not given for it is as for the first; a sheet is only for the first if the
-    second has a format of its own."""
-    return replace(
-        first,
-        column=column_b or first.column,
-        charset=charset_b or (None if form_b else first.charset),
-        kind=cast(Kind | None, form_b) or first.kind,
-        sheet=sheet_b or (None if form_b else first.sheet),
-        header=first.header if header_b is None and form_b is None else header_b,
-    )
-
-
-@router.post(
-    "",
-    status_code=202,
-    response_model=MatchAccepted,
-    dependencies=[needs("read", body="files")],
-    openapi_extra=BODY,
-    responses=documented(400, 404, 409, 413, 415, 422),
-)
-async def match(
-    request: Request,
-    service: ServiceDep,
-    trace: TraceDep,
-    reading: ReadingDep,
-    second: Annotated[Reading, Depends(second_reading)],
-    domain: Annotated[str | None, Query(description=DOMAIN)] = None,
-    seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
-    idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
-) -> Response:
-    """Starts a job that finds the pairs of texts that mean the same: in one file, or between two files."""
-    await check_room(service, trace)
-    kind, _ = content_type(request)
-    async with spooling(service, trace) as spool:
-        if kind == "application/json":
-            check_no_query(request, ["multipart/form-data", "text/plain", "application/octet-stream"])
-            body = await read_json_body(request, service)
-            async with service.parsing_json:
-                posted = await asyncio.to_thread(parse_json, MATCH_REQUEST, body)
-                facts = await asyncio.to_thread(take_lists, service, spool, posted)
-            options: MatchOptions = posted
-        else:
-            options = checked_options(MatchOptions, {"domain": domain, "seed": seed})
-            facts = await read_files(request, service, trace, kind, (reading, second), spool)
-        rows = [one["sentences"] for one in facts]
-        if sum(rows) > MOST_ROWS:
-            raise InvalidInput(f"the files have {sum(rows):,} rows with text; a match takes at most {MOST_ROWS:,}")
-        distinct = sum(one["distinct"] for one in facts)
-        estimate = seconds(spool, rows)
-        scale, domain, artifact, base = await scale_of(service, trace, options)
-        if len(facts) == 1 and distinct == 1 == rows[0]:
-            raise InvalidInput("one text was posted, and a match needs two that it can compare")
-        if scale == "new" and distinct < FEWEST_SENTENCES:
-            raise InvalidInput(
-                f"domain: a new one needs {FEWEST_SENTENCES} distinct sentences, and {distinct} were posted; leave "
-                "out domain"
-            )
-        wanted = JobRequest(
-            domain,
-            artifact.digest,
-            artifact.id,
-            seed=options.seed,
-            sentences=sum(rows),
-            base=base,
-            match=MatchInput(scale, tuple(rows), tuple(tuple(one["other_columns"]) for one in facts), estimate),
-        )
-        await service.store(check_results, service, trace)
-        notices = [notice for one in facts for notice in one["notices"]]
-        if artifact.remote is not None:
-            notices.append(f"up to {sum(rows):,} texts are sent to the server of encoder {artifact.id}")
-        return await accept(service, trace, wanted, spool, notices, idempotency_key, "/matches", seconds=estimate)
-
-
-MATCH_REQUEST, PAIR_LABELS = TypeAdapter(MatchRequest), TypeAdapter(PairLabels)
-
-
-def take_lists(service: Service, spool: Spool, body: MatchRequest) -> list[dict[str, Any]]:
-    """Spools the lists of a JSON body. Raises InvalidInput or EmptyInput, naming the entry."""
-    facts = []
-    for name, texts, file in (("a", body.a, spool.lines), ("b", body.b, spool.second)):
-        if texts is None:
-            continue
-        checked = listed(texts, name, service, MOST_ROWS)
-        file.writelines(orjson.dumps([row, text.strip(), []]) + b"\n" for row, text in enumerate(checked, 1))
-        file.flush()
-        facts.append({"sentences": len(texts), "distinct": len(set(texts)), "other_columns": [], "notices": []})
-    return facts
-
-
-async def read_files(
-    request: Request, service: Service, trace: Trace, kind: str, readings: tuple[Reading, Reading], spool: Spool
-) -> list[dict[str, Any]]:
-    """Reads the posted file, or those of a form, into the spool."""
-    reading, second = (replace(one, give="texts") for one in readings)
-    if kind != "multipart/form-data":
-        check_no_form(kind, "matches")
-        async with temporary(service, trace.grant) as file:
-            await store(request, file, service.settings.max_calibration_bytes, MATCH_LESS)
-            return [await read_one(service, trace, file, reading, spool.lines)]
-    async with posted_form(request, service, trace) as files:
-        facts = []
-        for name, how, out in (("a", reading, spool.lines), ("b", second, spool.second)):
-            if name in files:
-                try:
-                    facts.append(await read_one(service, trace, files[name], named(how, files[name]), out))
-                except (InvalidInput, EmptyInput, TooLarge, UnsupportedMedia) as error:
-                    error.args = (f"file {name}: {error}",)
-                    raise
-        return facts
-
-
-MATCH_LESS = "match a part of it"
-
-
-async def read_one(
-    service: Service, trace: Trace, file: UploadFile | BinaryIO, reading: Reading, out: BinaryIO
-) -> dict[str, Any]:
-    content = file.file if isinstance(file, UploadFile) else file
-    size = os.fstat(content.fileno()).st_size
-    if size > service.settings.max_calibration_bytes:
-        raise TooLarge(f"the file is larger than {service.settings.max_calibration_bytes:,} bytes; {MATCH_LESS}")
-    most = JSON_GROWTH * service.settings.max_calibration_bytes
-    facts = await read_stored(service, trace, content, reading, most, out)
-    if len(facts["other_columns"]) > MOST_COLUMNS:
-        raise InvalidInput(
-            f"the file has more than {MOST_COLUMNS} columns beside the text; send those that the result needs"
-        )
-    facts["other_columns"] = [name[:LONGEST_NAME] for name in facts["other_columns"]]
-    if not facts["sentences"]:
-        raise EmptyInput(f"no row has a text in column {facts['column']!r}")
-    return facts
-
-
-def named(reading: Reading, file: UploadFile) -> Reading:
-    """How to read a file of a form: its name tells the format, unless the query does."""
-    return replace(reading, kind=reading.kind or kind_of_name(file.filename or ""))
-
-
-@asynccontextmanager
-async def posted_form(request: Request, service: Service, trace: Trace) -> AsyncIterator[dict[str, UploadFile]]:
-    """The files of a form, on disk. Raises InvalidInput if the form has other fields, or no file `a`."""
-    places = service.temporary_files
-    places.check(trace.grant, service.share(places.most, 2), "files are arriving", "send them again later")
-    with places.taken(trace.grant):
-        parser = MultiPartParser(request.headers, request.stream(), max_files=2, max_fields=1)
-        parser.spool_max_size = 1  # on disk from the second byte on; 0 would keep them in memory
-        try:
-            form = await parser.parse()
-        except (MultiPartException, KeyError) as error:  # KeyError: the content type names no boundary
-            raise InvalidInput(f"the form cannot be read: {error}") from None
-        try:
-            files = {name: value for name, value in form.multi_items() if isinstance(value, UploadFile)}
-            if "a" not in files or not files.keys() <= {"a", "b"} or len(form.multi_items()) > len(files):
-                raise InvalidInput(
-                    "a form has the file a, and for a match between two files also b: -F a=@new.csv -F b=@known.csv; "
-                    "options go in the query"
-                )
-            for file in files.values():
-                await asyncio.to_thread(rolled, file)
-            yield files
-        finally:
-            await form.close()
-
-
-def rolled(file: UploadFile) -> None:
-    getattr(file.file, "rollover", lambda: None)()  # an empty file is not on disk yet
-    file.file.flush()
-    file.file.seek(0)
-
-
-def seconds(spool: Spool, rows: list[int]) -> float:
-    """Rough estimate of a job's run time on two cores: embedding takes most of it. A token has about four bytes."""
-    tokens = spool.size / 4 + 4 * sum(rows)
-    pairs = rows[0] * rows[-1] / (2 if len(rows) == 1 else 1)
-    return round(tokens / TOKENS_A_SECOND + pairs / PAIRS_A_SECOND + FIT, 1)
-
-
-async def scale_of(
-    service: Service, trace: Trace, options: MatchOptions
-) -> tuple[str, str, EncoderArtifact, int | None]:
-    """Where the scale of a match comes from (`MatchInput.scale`), the domain, its encoder, and the version.
-
-    Raises:
-        Forbidden: the key may not use the domain, or may not make a new one.
-        InvalidInput: the encoder computes no vectors.
-    """
-    scale, base, ref = "posted", None, DomainRef.parse(options.domain or DEFAULT)
-    trace.grant.check_domain(ref.name)
-    if options.domain is not None:
-        record = await service.store(service.domains.read, ref.name)
-        new = ref == DomainRef(ref.name) and ref.name != DEFAULT and not record.versions
-        scale = "new" if new else "domain"
-    if scale == "domain":
-        calibration, encoder = await resolve(service, trace, ref)
-        artifact, base = encoder.artifact, calibration.version
-    else:
-        if scale == "new":
-            trace.grant.check_scope("calibrate")
-        artifact = (await target_encoder(service, ref.name, "answering")).artifact
-    if artifact.kind == "vectors":
-        raise InvalidInput(f"encoder {artifact.id} computes no vectors, and a match needs those of its texts")
-    return scale, ref.name, artifact, base
-
-
-def check_results(service: Service, trace: Trace) -> None:
-    """Raises Overloaded if the results of this key keep too many bytes; they may keep as many as posted jobs."""
-    room = service.share(FULL_POSTS * service.settings.max_calibration_bytes)
-    held = service.results.held(trace.grant.id)
-    if held >= room:
-        raise Overloaded(
-            f"the results of earlier matches hold {megabytes(held)}; the limit is {megabytes(room)}; remove one: "
-            "DELETE /matches/{job}",
-            retry_after=60,
-        )
-
-
-# Reading
 
 
 async def own_match(job_id: JobId, service: ServiceDep, trace: TraceDep) -> Job:
