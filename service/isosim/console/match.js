@@ -203,11 +203,12 @@ function resultOf(match, context) {
     lead.textContent = `${found.length < state.answer.passing ? `The first ${count(found.length)} of ${counted(state.answer.passing, "pair")}` : counted(found.length, "pair")}, the most alike first.${copies ? ` Besides, ${counted(copies, "row repeats", "rows repeat")} a text word for word; the downloads begin with them.` : ""}`;
     const again = found.some((row) => repeated.has(row.row_a) || repeated.has(row.row_b));
     const times = (...rows) => rows.map((row) => repeated.get(row) ?? 1).join(" and ");
-    const heads = [h("th", { scope: "col", class: "number" }, "Similarity"), "First text", "Second text", "Your label", ...(again ? ["Rows with it"] : [])];
+    const heads = [h("th", { scope: "col", class: "number" }, "Similarity"), "First text", "Second text", "Label, notes", ...(again ? ["Rows with it"] : [])];
     const body = found.map((row) => h("tr", {},
       h("td", { class: "number" }, score(row.similarity, 2)),
       h("td", { class: "sample", dir: "auto" }, row.text_a), h("td", { class: "sample", dir: "auto" }, row.text_b),
-      h("td", {}, row.label === null ? null : row.label ? badge("same", "good") : badge("different", "bad")),
+      h("td", {}, row.label === null ? null : row.label ? badge("same", "good") : badge("different", "bad"),
+        row.numbers_differ && badge("other numbers", "warn"), row.negation_differs && badge("negation", "warn")),
       again && h("td", {}, repeated.has(row.row_a) || repeated.has(row.row_b) ? times(row.row_a, row.row_b) : null)));
     const more = found.length < state.answer.passing && button("Show more pairs", async () => {
       state.shown += SHOWN;
