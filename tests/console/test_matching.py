@@ -169,6 +169,7 @@ def test_a_reload_and_a_server_that_is_gone_lose_no_judgement(visit: Visit, site
     before = pair(analyst)
     analyst.page.keyboard.press("0")
     analyst.sees("8 of about 50")
+    wait_until(lambda: site.get(f"/matches/{job}")["judged"] == 8)
     analyst.page.keyboard.press("u")
     assert pair(analyst) == before
     wait_until(lambda: site.get(f"/matches/{job}")["judged"] == 7)

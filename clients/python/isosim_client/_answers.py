@@ -62,6 +62,9 @@ class Detail:
     tokens: tuple[PairNumbers, ...] = ()  # number of tokens
     # Number of random pairs from which percentiles are computed. None if the version has no percentiles.
     pairs: int | None = None
+    # Whether each text has a number that the other lacks, and whether only one has a negation. None for vectors.
+    numbers_differ: tuple[bool, ...] | None = None
+    negation_differs: tuple[bool, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,7 @@ def test_a_match_from_files_to_judged_pairs(client: Client, server: Server, tmp_
     asyncio.run(read())
     with pytest.raises(NotFound, match="removed"):
         client.match_state(found)
-    assert found.id in [one.id for one in client.matches()]
+    assert found.id not in [one.id for one in client.matches()]
 
 
 def test_a_saved_threshold_decides_until_it_is_deleted(client: Client, letters: Domain) -> None:
