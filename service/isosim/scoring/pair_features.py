@@ -26,15 +26,14 @@ MARKS = (
     r"\uff1a-\uff20"
 )
 WORD = re.compile(rf"[{UNSPACED}]|[^{MARKS}{UNSPACED}]+")
-ASCII = bytes(ord(chr(code).lower()) if chr(code).isalnum() else 32 for code in range(128)).ljust(
-    256
-)  # the same, but faster
+# The same for ASCII text, but faster: letters become lower case, and all but letters and digits becomes a space.
+ASCII = bytes(ord(chr(code).lower()) if chr(code).isalnum() else 32 for code in range(128)).ljust(256)
 NUMBER = re.compile(r"\d+(?:[.,\u066b\u066c]\d+)*")
 GROUPS = re.compile(r"[.,\u066c](?=\d{3}(?!\d))")  # between thousands: "1,000" and "1.000" are 1000
 # Negations that are words of their own. Other languages, and negations that are part of a word ("unhappy"; those of
 # Japanese, Chinese and Thai, which are written without spaces), are not seen.
 WORDS = (
-    "not no never none nobody nothing neither nor nowhere cannot without "  # English; "n't" becomes "not" before
+    "not no never none nobody nothing neither nor nowhere cannot without "  # English; `words` turns "n't" into "not"
     "dont doesnt didnt isnt arent wasnt werent wouldnt couldnt shouldnt havent hasnt "  # codespell:ignore
     "nicht kein keine keinen keinem keiner keines nie niemals nichts niemand ohne "  # German
     "не нет ни никогда никто ничего без "  # Russian
@@ -48,7 +47,6 @@ KOREAN = re.compile(r"\b(?:않|없|아니)\w*")  # replaced by one of NEGATIONS,
 # with other words, one often negates them. With 0.85, one of the flags is raised for 2.0 % of Quora's duplicates, with
 # 0.75 for 2.8 % (evaluation/results/pair-features.md).
 ALIKE = 0.85
-
 
 FLAGS = ["numbers_differ", "negation_differs"]
 
