@@ -321,6 +321,14 @@ def test_two_equal_files_match_row_by_row(server: Server) -> None:
     assert [row["row_a"] for row in best] == [row["row_b"] for row in best]
 
 
+def test_a_row_whose_only_match_is_its_copy_has_one(server: Server) -> None:
+    body = {"a": [TEXTS[0], TEXTS[50], TEXTS[0], TEXTS[90]]}
+    job = ended(server, server.client.post("/matches", json=body, headers=bearer(ANNA)))["job"]
+    answer = get(server, f"{job}?similarity=1").json()["answer"]
+    best = [row["row_b"] for row in rows_of(server, job, "form=best&similarity=1")]
+    assert (answer["passing"], answer["matched_rows"], best) == (0, [2], [3, None, 1, None])
+
+
 def test_columns_named_as_those_of_the_result_are_told_apart(server: Server) -> None:
     named = FILE.replace(b"id,text,note", b"row,text,text_a", 1)
     found = ended(server, post(server, a=named))
