@@ -14,7 +14,7 @@ from isosim.jobs.job import Status
 from isosim.jobs.matches import MatchStore
 from isosim.store.blobs import opened
 from tests.console.analyst import Analyst
-from tests.processes import Process, Server, serve_with, skip_without
+from tests.processes import Process, Serve, Server, serve_with, skip_without
 from tests.stores import copy_version, domains_of, jobs_of
 from tests.text import sentences
 
@@ -110,8 +110,10 @@ Visit = Callable[..., Analyst]
 
 
 @pytest.fixture
-def visit(browser: Any, site: Site) -> Iterator[Visit]:
-    """Opens the console of the site, or of another server. At the end an analyst may have no complaint."""
+def visit(browser: Any, site: Site, serve: Serve) -> Iterator[Visit]:
+    """Opens the console of the site, or of another server. At the end an analyst may have no complaint.
+
+    It asks for `serve` so that the pages are closed before the servers that they look at."""
     met: list[Analyst] = []
 
     def open_console(place: str = "", server: Server = site.server, **options: Any) -> Analyst:
