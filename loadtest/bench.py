@@ -12,9 +12,11 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 import onnxruntime
 
+from isosim.encoders.spec import Engine
 from loadtest.measuring import Line, Result, Setup
 
 HERE = Path(__file__).parent
@@ -51,13 +53,14 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=HERE.parents[1] / "shared" / "data")
     parser.add_argument("--store", type=Path, default=HERE.parent / "model_store")
     parser.add_argument("--encoder", default="minilm")
-    parser.add_argument("--reduced", help="id of the same encoder at a lower precision; default: -bf16, -fp16, -int8")
+    parser.add_argument("--reduced", help="id of the same encoder at fp16 or int8; default: -fp16, -int8")
+    parser.add_argument("--bf16", help="id of the same encoder at bf16; default: -bf16")
     parser.add_argument("--peers", type=Path, default=HERE / "peers" / "environments")
     parser.add_argument("--seconds", type=float, default=6.0, help="duration of one measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--minutes", type=float, help="of mixed load; default: 10 for memory, 30 for soak")
-    parser.add_argument("--providers", default="CUDAExecutionProvider,CPUExecutionProvider", help="for gpu")
+    parser.add_argument("--engine", default="cuda", choices=get_args(Engine), help="for gpu")
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 2, 4], help="for gpu: servers that share it")
     parser.add_argument("--tokens", type=int, default=16384, help="for gpu: padded tokens in a batch")
     parser.add_argument("--config", type=Path, help="for gpu: folder with a config.json, to measure torch too")
@@ -67,8 +70,9 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> int:
     """Runs the parts; the exit code is 0 if all measured values meet their limits."""
     given = arguments(words)
-    lower = (f"{given.encoder}-{precision}" for precision in ("bf16", "fp16", "int8"))
-    given.reduced = given.reduced or next((name for name in lower if (given.store / "encoders" / name).is_dir()), None)
+    there = {path.name.removeprefix(f"{given.encoder}-"): path.name for path in (given.store / "encoders").iterdir()}
+    given.reduced = given.reduced or there.get("fp16") or there.get("int8")
+    given.bf16 = given.bf16 or there.get("bf16")
     setup = Setup(**{field.name: getattr(given, field.name) for field in dataclasses.fields(Setup)})
     given.results.mkdir(parents=True, exist_ok=True)
     holds = True

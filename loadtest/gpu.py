@@ -1,11 +1,10 @@
 """The encoders on a GPU: vectors, tokens/s, latency, and several servers that share the GPU.
 
-Needs onnxruntime-gpu, and an encoder at fp16 as the reduced one. Runs without a GPU with `--providers
+Needs onnxruntime-gpu, and an encoder at fp16 as the reduced one. Runs without a GPU with `--engine
 CPUExecutionProvider`. With `--config`, also measures torch with fused attention on a model of the same shape.
 """
 
 import itertools
-import json
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -18,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from isosim.arrays import Vectors
-from isosim.encoders.onnx_engine import OnnxEncoder, load_cuda
+from isosim.encoders.engines import LocalEncoder, open_encoder
+from isosim.encoders.onnx_engine import load_cuda
+from isosim.encoders.spec import Engine
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.scoring.similarity import cosine
@@ -32,7 +33,6 @@ LENGTHS = (16, 64, 128, 256)
 BATCHES = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)  # padded tokens
 PAIRS = 500  # pairs on which cosines are compared
 REQUESTS = {1: 64, 32: 16}  # pairs in a request -> connections to each server
-CPU = ["CPUExecutionProvider"]
 WARM = 2.0  # s
 FAILED = "failed requests"
 
@@ -53,19 +53,19 @@ def ids_of(count: int, length: int) -> list[list[int]]:
     return ids
 
 
-def opened(artifact: EncoderArtifact, providers: list[str]) -> OnnxEncoder:
-    return OnnxEncoder(artifact.encoder, providers, 0, artifact.spec.pad_token_id)
+def opened(artifact: EncoderArtifact, engine: Engine) -> LocalEncoder:
+    return open_encoder(artifact.encoder, artifact.spec, engine, 0)
 
 
-def tokens_per_second(encoder: OnnxEncoder, length: int, tokens: int, seconds: float) -> int:
+def tokens_per_second(encoder: LocalEncoder, length: int, tokens: int, seconds: float) -> int:
     """Tokens/s with batches of `tokens` tokens. All texts have `length` tokens."""
     ids = ids_of(max(1, tokens // length), length)
     prepared = encoder.prepare(ids)
     return round(per_second(lambda: encoder.run(prepared), seconds) * len(ids) * length)
 
 
-def of_encoder(setup: Setup, artifact: EncoderArtifact, providers: list[str]) -> Result:
-    encoder = opened(artifact, providers)
+def of_encoder(setup: Setup, artifact: EncoderArtifact) -> Result:
+    encoder = opened(artifact, setup.engine)
     one = encoder.prepare(ids_of(1, 16))
     found: Result = {
         f"tokens/s, texts of {length} tokens": tokens_per_second(encoder, length, setup.tokens, setup.seconds)
@@ -78,13 +78,13 @@ def of_encoder(setup: Setup, artifact: EncoderArtifact, providers: list[str]) ->
     return found | {"a run of one text of 16 tokens, p50 / p99 (ms)": (1e3 * np.percentile(spent, [50, 99])).tolist()}
 
 
-def of_cosines(setup: Setup, artifact: EncoderArtifact, providers: list[str], reference: OnnxEncoder) -> Result:
+def of_cosines(setup: Setup, artifact: EncoderArtifact, reference: LocalEncoder) -> Result:
     """Compares cosines with those of `reference`, and of texts that are encoded one by one and in batches of 64."""
-    encoder = opened(artifact, providers)
+    encoder = opened(artifact, setup.engine)
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
     ids = [list(tokens.ids) for tokens in tokenize([text for pair in setup.pairs[:PAIRS] for text in pair], "right")]
 
-    def cosines(run: OnnxEncoder, size: int) -> Vectors:
+    def cosines(run: LocalEncoder, size: int) -> Vectors:
         vectors = np.concatenate([run(ids[start : start + size]) for start in range(0, len(ids), size)])
         return cosine(vectors[0::2], vectors[1::2])
 
@@ -104,7 +104,7 @@ def send(server: Server, pairs: list[texts.Pair], size: int, seconds: float) -> 
 
 def of_servers(setup: Setup, encoder: str, count: int) -> Result:
     """Pairs/s of `count` servers that share the GPU, each with a client process and no cache."""
-    settings: dict[str, Any] = {**UNCACHED, "providers": json.dumps(setup.providers.split(",")), "max_wait": 5}
+    settings: dict[str, Any] = {**UNCACHED, "engine": setup.engine, "max_wait": 5}
     found: Result = {}
     with ExitStack() as stack:
         before = from_driver("memory.used")
@@ -162,12 +162,11 @@ def of_torch(setup: Setup, config: Path, longest: int) -> dict[str, Result]:
 
 def measure(setup: Setup) -> Result:
     load_cuda()
-    providers = setup.providers.split(",")
     artifacts = {name: EncoderStore.at(setup.store).find(name) for name in setup.encoders.values()}
-    reference = opened(artifacts[setup.encoder], CPU)
+    reference = opened(artifacts[setup.encoder], "onnxruntime")
     columns: dict[str, Result] = {}
     for name, artifact in artifacts.items():
-        columns[name] = of_encoder(setup, artifact, providers) | of_cosines(setup, artifact, providers, reference)
+        columns[name] = of_encoder(setup, artifact) | of_cosines(setup, artifact, reference)
         for count in setup.servers:
             columns[name] |= of_servers(setup, name, count)
     if setup.config is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import uvloop
 
+from isosim.encoders.spec import Engine
 from loadtest import servers, texts
 from loadtest.client import Load, closed_loop
 from loadtest.servers import Server
@@ -25,11 +26,12 @@ class Setup:
     store: Path
     encoder: str
     reduced: str | None
+    bf16: str | None
     peers: Path
     seconds: float
     rounds: int
     minutes: float | None
-    providers: str
+    engine: Engine  # for gpu
     servers: list[int]
     tokens: int
     config: Path | None
@@ -41,7 +43,8 @@ class Setup:
     @property
     def encoders(self) -> dict[str, str]:
         """Name in the tables -> encoder id."""
-        return {"fp32": self.encoder} | ({"reduced": self.reduced} if self.reduced else {})
+        named = {"fp32": self.encoder, "reduced": self.reduced, "bf16": self.bf16}
+        return {name: encoder for name, encoder in named.items() if encoder}
 
     def sentences_of(self, name: str, count: int | None = None) -> list[str]:
         return (self.data / "text" / f"{name}.txt").read_text().splitlines()[:count]

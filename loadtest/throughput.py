@@ -16,7 +16,7 @@ from loadtest.client import Load, request
 from loadtest.measuring import UNCACHED, Contestants, Line, Result, Setup, divided, in_turn
 
 CONNECTIONS = (1, 16, 64)
-OURS = ("isosim fp32", "isosim reduced")
+OURS = ("isosim fp32", "isosim reduced", "isosim bf16")
 TOKENS = (8, 16, 32, 64, 128, 256)
 INT8 = 3.5 if "vnni" in Path("/proc/cpuinfo").read_text() else 3.0  # lower if int8 products take several instructions
 FLOOR = "bare session fp32, a pair at a time / infinity onnx, p50 at one connection"
@@ -27,6 +27,9 @@ RATIOS = {
     "isosim reduced / bare session, sentences/s at 64 connections": ("isosim reduced 64", "bare reduced", 0.8, False),
     "isosim reduced / isosim fp32, pairs/s at 64 connections": ("isosim reduced 64", "isosim fp32 64", 1.0, False),
     "isosim reduced / infinity onnx, pairs/s at 64 connections": ("isosim reduced 64", "infinity onnx 64", INT8, False),
+    "isosim bf16 / isosim fp32, pairs/s at 64 connections": ("isosim bf16 64", "isosim fp32 64", 1.5, False),
+    "isosim bf16 / infinity onnx, pairs/s at 64 connections": ("isosim bf16 64", "infinity onnx 64", 3.0, False),
+    "isosim bf16 / isosim fp32, p50 at one connection": ("isosim bf16 p50", "isosim fp32 p50", 0.75, True),
     "isosim fp32, p50 at one connection / bare session's median for the same pairs": (
         "isosim fp32 p50", "bare fp32 p50", 1.2, True,
     ),
@@ -78,7 +81,8 @@ def by_length(setup: Setup, everyone: Contestants) -> dict[int, dict[str, float]
 def measure(setup: Setup) -> Result:
     loads: dict[str, dict[int, list[Load]]] = defaultdict(lambda: defaultdict(list))
     bare: dict[str, list[bare_session.Rates]] = defaultdict(list)
-    artifacts = {name: EncoderStore.at(setup.store).find(encoder) for name, encoder in setup.encoders.items()}
+    exported = {name: EncoderStore.at(setup.store).find(encoder) for name, encoder in setup.encoders.items()}
+    artifacts = {name: one for name, one in exported.items() if one.spec.number_format != "bf16"}
     sentences = [text for pair in setup.pairs for text in pair]
     with ExitStack() as stack:
         everyone = contestants(setup, stack)
@@ -87,7 +91,7 @@ def measure(setup: Setup) -> Result:
                 for name, load in in_turn(everyone, connections, setup.seconds).items():
                     loads[name][connections].append(load)
             with servers.paused([server for server, _ in everyone.values()]):
-                for name, artifact in artifacts.items():
+                for name, artifact in artifacts.items():  # on ONNX Runtime
                     bare[name].append(bare_session.measure(artifact, sentences, 2 * setup.seconds))
                 in_process = sentence_transformers(setup)
         with servers.paused([server for name, (server, _) in everyone.items() if name not in OURS]):

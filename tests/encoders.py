@@ -50,7 +50,7 @@ def vectors(model: "onnx.ModelProto", ids: list[list[int]], batch: int = 1) -> V
 
     with TemporaryDirectory() as folder:
         onnx.save(model, Path(folder) / "encoder.onnx")
-        encoder = OnnxEncoder(Path(folder) / "encoder.onnx", ["CPUExecutionProvider"], 1)
+        encoder = OnnxEncoder(Path(folder) / "encoder.onnx", 1)
     return np.concatenate([encoder(ids[i : i + batch]) for i in range(0, len(ids), batch)])
 
 

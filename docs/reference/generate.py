@@ -100,7 +100,7 @@ def openapi() -> Iterator[str]:
 
 CHART = "../../k8s/isosim/values.schema.json"
 CHART_DECIDES = {  # by other values of its own
-    "host", "port", "encoder", "allow_anonymous", "providers", "local_worker", "drain_delay",
+    "host", "port", "encoder", "allow_anonymous", "engine", "local_worker", "drain_delay",
     "drain_seconds",
 }  # fmt: skip
 CHECKS = ("type", "enum", "items", "minimum", "exclusiveMinimum", "maximum")

@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from isosim.encoders.spec import Engine
 from isosim.errors import Unavailable
 
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
@@ -84,7 +85,11 @@ class Settings(BaseSettings):
     cors_origins: List = ()  # web origins that may call the API, with commas between, like https://app.example.com
 
     # Engine
-    providers: List = ()  # ONNX Runtime execution providers, in order; empty: CUDA if installed, else CPU
+    engine: Engine | None = (
+        # what computes vectors; unset: OpenVINO for an encoder at bf16, else CUDA if it loads, else ONNX Runtime on the
+        # CPU; cuda: ONNX Runtime on a GPU, and no start without one; openvino runs encoders at fp32 too
+        None
+    )
     runs: NonNegativeInt = (
         # batches computed in parallel; 0: on CPU one per core, at most 8; on GPU one. On CPU, more than one needs twice
         # the memory for weights, because a batch that runs alone may use all cores, which is a fifth faster

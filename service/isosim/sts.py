@@ -91,7 +91,7 @@ class Evaluation:
             raise InvalidInput(f"{folder} has no {DEV}")
         self.dev = read_pairs(folder / DEV)
         self.questions = None if questions is None else read_questions(questions)
-        self.calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
+        self.calibrator = OnnxCalibrator(artifact.calibrator)
         sides = zip(self.dev.left, self.dev.right, strict=True)
         self.distances = np.array([edit_distance(a.split(), b.split()) for a, b in sides])
         every = [*(pairs for files in self.sets.values() for pairs in files), self.dev]

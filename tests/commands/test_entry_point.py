@@ -112,7 +112,7 @@ def test_a_setting_that_is_none_is_code_2(run: Run) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"providers": "NoSuchProvider"}, "execution providers ['NoSuchProvider'] are not installed"),
+        ({"engine": "cuda"}, "CUDAExecutionProvider does not load"),
         (
             {"cors_origins": "https://a.example,b.example"},
             "ISOSIM_CORS_ORIGINS: Value error, 'b.example' is not an origin",

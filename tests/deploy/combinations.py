@@ -79,7 +79,7 @@ EVERYTHING: Values = {
         "antiAffinity": "hard", "runtimeClassName": "nvidia", "priorityClassName": "high",
         "podAnnotations": {"a": "b"}, "podLabels": {"team": "search"}, "tolerations": [{"operator": "Exists"}],
         "nodeSelector": {"pool": "scoring"}, "extraEnv": [{"name": "OTEL_SERVICE_NAME", "value": "similarity"}],
-        "providers": ["CPUExecutionProvider"], "affinity": NODES, "topologySpreadConstraints": SPREAD, **EXTRAS,
+        "engine": "onnxruntime", "affinity": NODES, "topologySpreadConstraints": SPREAD, **EXTRAS,
     },
     "worker": {
         "priorityClassName": "low", "podAnnotations": {"a": "b"}, "podLabels": {"team": "search"},

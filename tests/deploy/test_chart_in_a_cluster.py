@@ -56,8 +56,7 @@ def test_settings_reach_the_pods_as_the_service_reads_them(rendered: dict[str, l
     data = named(rendered["hpa"], "ConfigMap", "similarity")["data"]
     settings = Settings(**{name.removeprefix("ISOSIM_").lower(): value for name, value in data.items()})
     assert (settings.memory_cache_bytes, settings.max_wait) == (67108864, 0.3)
-    providers = environment(pods(rendered["gpu"])["api"]["containers"][0])["ISOSIM_PROVIDERS"]
-    assert json.loads(providers) == ["CUDAExecutionProvider"]
+    assert environment(pods(rendered["gpu"])["api"]["containers"][0])["ISOSIM_ENGINE"] == "cuda"
 
 
 def test_a_changed_setting_is_a_new_pod() -> None:

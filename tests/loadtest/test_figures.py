@@ -79,9 +79,7 @@ def test_the_gpu_part_runs_where_there_is_none(tiny_store: Path, tmp_path: Path)
         lines = [f"1\t{a}\t{b}" for a, b in itertools.pairwise(sentences(60))]
         (tmp_path / "sts" / "stsb" / f"{part}.tsv").write_text("\n".join(lines))
     options = f"--store {tiny_store} --encoder tiny --data {tmp_path} --results {tmp_path} --seconds 0.1"
-    assert (
-        main(["gpu", *options.split(), "--providers", "CPUExecutionProvider", "--tokens", "64", "--servers", "1"]) == 0
-    )
+    assert main(["gpu", *options.split(), "--engine", "onnxruntime", "--tokens", "64", "--servers", "1"]) == 0
     figures = json.loads((tmp_path / "gpu.json").read_text())["result"]["columns"]["tiny"]
     assert figures["tokens/s, texts of 16 tokens"] > 0
     assert figures["largest difference between a cosine here and at fp32 on the CPU"] == 0  # the same graph and device

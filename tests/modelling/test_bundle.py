@@ -17,7 +17,6 @@ from isosim.export.graph import random_weights
 from isosim.export.model_store import bundle
 from isosim.scoring.calibration import DomainModel
 
-CPU = ["CPUExecutionProvider"]
 IDS = np.array([[2, 17, 350, 44, 99, 5, 3], [2, 8, 3, 0, 0, 0, 0]])
 TOKENS = {"input_ids": IDS, "attention_mask": (IDS > 0).astype(np.int64), "token_type_ids": np.zeros_like(IDS)}
 VERSION = Version(3, "a" * 64, "tiny", "flow", {}, "", "")
@@ -38,14 +37,14 @@ def bundled(tiny: EncoderArtifact, weights: Weights, tmp_path_factory: pytest.Te
 def test_a_bundle_gives_the_joined_graphs_bits_without_being_passed_weights(
     tiny: EncoderArtifact, weights: Weights, bundled: Path
 ) -> None:
-    joined = open_session(tiny.joined, CPU, threads=1)
+    joined = open_session(tiny.joined, threads=1)
     overrides = {PREFIX + name: array for name, array in weights.items()}
     expected_pooled, expected_latent = joined.run(["pooled", "latent"], TOKENS | overrides)
-    pooled, latent = open_session(bundled, CPU, threads=1).run(["pooled", "latent"], TOKENS)
+    pooled, latent = open_session(bundled, threads=1).run(["pooled", "latent"], TOKENS)
     np.testing.assert_array_equal(pooled, expected_pooled)
     np.testing.assert_allclose(latent, expected_latent, rtol=0, atol=1e-4)
     assert np.abs(latent - pooled).max() > 0.1
-    session = open_session(bundled, CPU, threads=1)
+    session = open_session(bundled, threads=1)
     assert {value.name for value in session.get_inputs()} == set(TOKENS)
     assert session.get_overridable_initializers() == []
 
@@ -53,7 +52,7 @@ def test_a_bundle_gives_the_joined_graphs_bits_without_being_passed_weights(
 def test_a_bundle_runs_on_a_plain_onnx_runtime_and_says_where_it_comes_from(
     tiny: EncoderArtifact, bundled: Path
 ) -> None:
-    facts = ort.InferenceSession(bundled, providers=CPU).get_modelmeta().custom_metadata_map
+    facts = ort.InferenceSession(bundled, providers=["CPUExecutionProvider"]).get_modelmeta().custom_metadata_map
     assert facts["isosim.domain"] == "letters"
     assert facts["isosim.version"] == "3"
     assert facts["isosim.method"] == "flow"
@@ -66,7 +65,7 @@ def test_the_stores_graph_is_not_touched_and_a_changed_one_is_refused(store: Pat
     before = encoder.joined.read_bytes()
     bundle(encoder, "letters", StoredVersion(VERSION, None, DomainModel()), tmp_path / "model.onnx")
     assert encoder.joined.read_bytes() == before
-    pooled, latent = open_session(tmp_path / "model.onnx", CPU, threads=1).run(["pooled", "latent"], TOKENS)
+    pooled, latent = open_session(tmp_path / "model.onnx", threads=1).run(["pooled", "latent"], TOKENS)
     np.testing.assert_array_equal(pooled, latent)  # identity
     onnx.save(onnx.load(tmp_path / "model.onnx"), encoder.joined)
     with pytest.raises(CorruptArtifact, match=r"model\.onnx"):

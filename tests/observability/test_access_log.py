@@ -101,7 +101,7 @@ def test_a_process_says_how_it_starts_is_ready_drains_and_stops(
     server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url, drain_seconds=5)
     starting, ready = event(server.log, message="starting"), event(server.log, message="ready")
     assert (starting["encoder"], starting["precision"], starting["redis"]) == ("tiny", "fp32", redis_server.url)
-    assert starting["providers"] == ["CPUExecutionProvider"]
+    assert starting["engine"] == "onnxruntime"
     assert {"release", "encoder_digest", "threads", "runs", "max_queued_texts", "drain_seconds"} <= starting.keys()
     assert ready["url"] == server.url
     assert 0 < ready["seconds"] < 60

@@ -48,6 +48,12 @@ def serve() -> None:
     server.stop()
 
 
+def openvino() -> None:
+    server = serve_with(FOLDER, [], model_store=FOLDER / "store", encoder="tiny", engine="openvino", local_worker=False)
+    assert server.client.post("/similarity", json={"pairs": [sentences(2)]}).status_code == 200
+    server.stop()
+
+
 def worker() -> None:
     redis = RedisServer(FOLDER)
     redis.start()
@@ -71,7 +77,7 @@ def main(use: str, *words: str) -> None:
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL)) as wire:
         wire.bind(("wire", 0))
         wire.setblocking(False)
-        ours = {"serve": serve, "worker": worker, "look_up": look_up}
+        ours = {"serve": serve, "openvino": openvino, "worker": worker, "look_up": look_up}
         if use in ours:
             ours[use]()
         else:

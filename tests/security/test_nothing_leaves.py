@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 WATCHED = ("home", "tmp", "cwd")
 USES = [
     "serve",
+    "openvino",
     "worker",
     "similarity ../pairs.tsv",
     "embed ../texts.txt",

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim.encoders.onnx_engine import LateOnnxEncoder, OnnxEncoder
+from isosim.encoders.engines import LateEncoder
+from isosim.encoders.onnx_engine import OnnxEncoder
 from isosim.encoders.store import EncoderArtifact
 from isosim.server.embedded import AHEAD, Exchange
 
@@ -103,10 +104,10 @@ def test_a_late_encoder_is_opened_once_and_by_its_first_batch(tiny: EncoderArtif
     opened: list[OnnxEncoder] = []
 
     def open_encoder() -> OnnxEncoder:
-        opened.append(OnnxEncoder(tiny.encoder, ["CPUExecutionProvider"], 1))
+        opened.append(OnnxEncoder(tiny.encoder, 1))
         return opened[-1]
 
-    late = LateOnnxEncoder(open_encoder)
+    late = LateEncoder(open_encoder)
     assert not opened
     vectors = [late.run(late.prepare([[2, 5, 3], [2, 3]])) for _ in range(2)]
     assert len(opened) == 1

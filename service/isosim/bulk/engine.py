@@ -16,14 +16,12 @@ from isosim.bulk.job import Job, Where
 from isosim.bulk.writing import to_bytes
 from isosim.domains.calibrations import load_calibration
 from isosim.encoders.brought import faults
-from isosim.encoders.onnx_engine import CUDA
+from isosim.encoders.engines import engine_on
 from isosim.encoders.store import EncoderStore
 from isosim.encoders.texts import PooledVector
 from isosim.jobs.offline import open_texts
 from isosim.scoring.calibration import DomainRef
 from isosim.scoring.similarity import flags_of, normalized, score
-
-PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,13 @@ class Engine:
         self.job, options = job, job.options
         artifact = EncoderStore.at(where.store, where.seed).find(f"{job.encoder}@{job.digest}")
         self.dim, self.unit = artifact.spec.dim, artifact.unit_vectors
-        providers = PROVIDERS[options.device]
-        self.calibration = load_calibration(where.store, artifact, DomainRef(job.domain, job.version), providers)
+        domain, gpu = DomainRef(job.domain, job.version), options.device == "gpu"
+        self.calibration = load_calibration(where.store, artifact, domain, gpu=gpu)
         if not options.vectors:
             self.encode = open_texts(
                 artifact,
                 threads,
-                providers=providers,
+                engine=engine_on(artifact, gpu=gpu),
                 batch_tokens=options.batch_tokens,
                 window=None,  # all texts of a block are sorted by length before they are batched
             )

@@ -112,7 +112,7 @@ def prepare(
     earlier = manifest_of(target)
     if earlier is not None and domain.version == "champion" and earlier.get("domain") == domain.name:
         domain = DomainRef(domain.name, earlier["version"])
-    calibration = load_calibration(where.store, artifact, domain, ["CPUExecutionProvider"])
+    calibration = load_calibration(where.store, artifact, domain, gpu=False)
     job = Job(
         options, rows.files, artifact.id, artifact.digest, calibration.domain, calibration.version,
         calibration.method, software(),

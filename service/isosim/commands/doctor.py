@@ -27,6 +27,7 @@ from isosim.commands.shared import AsJson, EncoderId, RedisUrl, Store, settings_
 from isosim.commands.terminal import FAILED, in_one_line, invalid_settings, print_json, show
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import PROBED
+from isosim.encoders.spec import Engine
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import IsosimError, Unavailable
 from isosim.redis_connection import CLUSTER, CLUSTER_REMEDY, why
@@ -90,7 +91,7 @@ def examine(**given: Any) -> Iterator[Finding]:
             yield Finding("fault", "settings", problem, "correct it as docs/reference/settings.md explains")
         return
     yield Finding("ok", "settings", f"set: {', '.join(sorted(settings.model_fields_set)) or 'none'}")
-    yield runtime(settings.providers)
+    yield runtime(settings.engine)
     yield training()
     yield access(settings)
     yield from server(settings)
@@ -98,9 +99,9 @@ def examine(**given: Any) -> Iterator[Finding]:
     yield from redis(settings)
 
 
-def runtime(providers: Sequence[str]) -> Finding:
-    """Checks that exactly one ONNX Runtime is installed, because two overwrite each other's files, and that it has
-    `providers`."""
+def runtime(engine: Engine | None) -> Finding:
+    """Checks that exactly one ONNX Runtime is installed, because two overwrite each other's files, and that the engine
+    is installed."""
     check, packages = "onnxruntime", [one for name in RUNTIMES for one in metadata.distributions(name=name)]
     if not packages:
         return Finding("fault", check, "not installed", "pip install 'isosim[cpu]', or 'isosim[gpu]' for an NVIDIA GPU")
@@ -112,9 +113,11 @@ def runtime(providers: Sequence[str]) -> Finding:
         available = import_module("onnxruntime").get_available_providers()
     except ImportError as error:
         return Finding("fault", check, f"{found} does not load: {error}", "install it again for this Python")
-    if missing := set(providers) - set(available):
-        remedy = f"correct ISOSIM_PROVIDERS, or install the package that has it; there are {', '.join(available)}"
-        return Finding("fault", check, f"{found} lacks {', '.join(sorted(missing))}", remedy)
+    if engine == "cuda" and "CUDAExecutionProvider" not in available:
+        remedy = "pip install 'isosim[gpu]' in place of 'isosim[cpu]', or correct ISOSIM_ENGINE"
+        return Finding("fault", check, f"{found} has no CUDA", remedy)
+    if engine == "openvino" and find_spec("openvino") is None:
+        return Finding("fault", "openvino", "not installed", "pip install 'isosim[openvino]', or correct ISOSIM_ENGINE")
     return Finding("ok", check, f"{found}, which has {', '.join(available)}")
 
 

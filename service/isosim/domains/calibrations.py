@@ -47,12 +47,12 @@ class StoredCalibrations:
         )
 
 
-def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, providers: list[str]) -> Calibration:
+def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, *, gpu: bool) -> Calibration:
     """Loads the version that `domain` refers to now; a later promotion or rollback does not change the result.
 
     Raises:
         NotFound, EncoderMismatch, CorruptArtifact: as for `Registry.resolve`.
     """
     source = StoredCalibrations(DomainStore(opened(store)))
-    source.calibrators[artifact.digest] = OnnxCalibrator(artifact.calibrator, providers)
+    source.calibrators[artifact.digest] = OnnxCalibrator(artifact.calibrator, gpu=gpu)
     return asyncio.run(Registry(source, artifact.digest).resolve(domain))

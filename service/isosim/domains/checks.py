@@ -25,7 +25,6 @@ POINTS, LEVELS, LENGTHS = 4096, 64, 64
 MOST_REPORT = 1 << 18  # bytes; isosim writes at most 20 kB
 ROOM = 1 << 16  # bytes of a file besides its arrays
 ROWS = 16  # random vectors that a version must score
-CPU = ["CPUExecutionProvider"]
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -62,7 +61,7 @@ class Inspector:
         self.dim = artifact.spec.dim
         # Longer texts are cut. Vectors that users bring have no length.
         self.longest = artifact.spec.max_length or LONGEST
-        self.calibrator = OnnxCalibrator(artifact.calibrator, CPU)
+        self.calibrator = OnnxCalibrator(artifact.calibrator)
         self.shapes = largest_shapes(self.dim)
 
     def most(self, file: str) -> int:

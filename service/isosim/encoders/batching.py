@@ -102,6 +102,8 @@ class BatchingPlan:
     # Whether another server runs the encoder. Texts are sent to that server without padding, so a batch may mix short
     # and long texts. Full batches keep the number of HTTP requests low.
     remote: bool = False
+    # If not 0, a batch has only texts that have the same length when rounded up to a multiple of this number.
+    same_length: int = 0
     max_batch_tokens: int = 2048  # maximum number of tokens per batch, padding included
     max_batch_texts: int = 64
     max_queued_texts: int = QUEUED_TEXTS  # maximum number of texts that are admitted and unfinished
@@ -306,7 +308,8 @@ class MicroBatcher:
             self._exclusive = exclusive
             budget = self.plan.max_batch_tokens if exclusive else self._budget(waiting)
             fill = 0.0 if self.plan.remote else MIN_FILL
-            batch = pack(waiting, budget, self.plan.max_batch_texts, fill) if waiting else []
+            same = self.plan.same_length
+            batch = pack(waiting, budget, self.plan.max_batch_texts, fill, same_length=same) if waiting else []
             self.idle_threads -= 1
             chosen = set(batch)
             self.waiting = deque(pending for pending in waiting if pending not in chosen)
@@ -431,13 +434,23 @@ def retry_after(wait: float) -> int:
 
 
 def pack(
-    waiting: Sequence[PendingText], max_tokens: int, max_texts: int, min_fill: float = MIN_FILL
+    waiting: Sequence[PendingText],
+    max_tokens: int,
+    max_texts: int,
+    min_fill: float = MIN_FILL,
+    *,
+    same_length: int = 0,
 ) -> list[PendingText]:
     """The oldest text and the texts nearest to it in length: at most `max_tokens` tokens, padding included.
 
-    `waiting` is in order of arrival. A text longer than `max_tokens` becomes a batch of its own.
+    `waiting` is in order of arrival. A text longer than `max_tokens` becomes a batch of its own. For `same_length`, see
+    `BatchingPlan`.
     """
     oldest = waiting[0]
+    if same_length:
+        rounded = -(-oldest.length // same_length)
+        alike = [pending for pending in waiting[:WINDOW] if -(-pending.length // same_length) == rounded]
+        return alike[: max(1, min(max_texts, max_tokens // (rounded * same_length)))]
     by_length = sorted(waiting[:WINDOW], key=attrgetter("length"))
     low = bisect_left(by_length, oldest.length, key=attrgetter("length"))
     while by_length[low] is not oldest:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isosim.encoders.batching import QUEUED_TEXTS, BatchingPlan
-from isosim.encoders.onnx_engine import on_gpu
 from isosim.encoders.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
+from isosim.encoders.spec import Engine
 
 MOST_RUNS = 8  # maximum number of parallel runs; if there are more cores, each run uses several of them
 CPU_TOKENS = 128  # padded tokens per batch; larger batches take longer without higher throughput (measured on 2 cores)
@@ -113,7 +113,7 @@ def plan_remote(
 
 
 def plan_execution(
-    providers: list[str],
+    engine: Engine,
     cores: int,
     *,
     runs: int,
@@ -128,13 +128,14 @@ def plan_execution(
     On a CPU, the default is one run per core, up to MOST_RUNS: a run with one thread never waits for other threads
     (loadtest/README.md).
     """
-    gpu = on_gpu(providers)
+    gpu = engine == "cuda"
     runs = runs or (1 if gpu else min(cores, MOST_RUNS))
     exclusive = exclusive and not gpu and runs > 1
     plan = BatchingPlan(
         runs=runs,
         ahead=1 if gpu else 0,
         exclusive=exclusive,
+        same_length=4 if engine == "openvino" else 0,
         max_batch_tokens=max_batch_tokens or (GPU_TOKENS if gpu else CPU_TOKENS),
         max_batch_texts=256 if gpu else 64,
         max_queued_texts=max_queued_texts,

@@ -4,8 +4,7 @@ import contextlib
 import functools
 import logging
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ PREFIX = "calibrator."  # the graph's inputs for the calibrator's weights have n
 # 1.31, AVX2).
 SLOWER_FUSED = ["SkipLayerNormFusion"]
 
-CUDA = "CUDAExecutionProvider"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 LOAD_ERRORS = (RuntimeError, ValueError)  # raised if a provider does not load; a broken graph raises other errors
 # Raised by a session's `run`; onnxruntime's exceptions have no common base class below Exception.
 RUN_ERRORS = (
@@ -36,27 +35,12 @@ RUN_ERRORS = (
 )
 
 
-def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
-    """The execution providers to use, the preferred one first.
-
-    If `wanted` names providers, these are used. Otherwise CUDA is used if it is installed and can load the graph
-    `trial`. The CPU provider is appended if it is missing.
-
-    Raises:
-        Unavailable: a wanted provider is not installed.
-    """
-    installed = ort.get_available_providers()
-    missing = [name for name in wanted if name not in installed]
-    if missing:
-        raise Unavailable(f"execution providers {missing} are not installed; installed are {installed}")
-    chosen = list(wanted) or [CUDA] * (CUDA in installed and loads(CUDA, trial))
-    return chosen if "CPUExecutionProvider" in chosen else [*chosen, "CPUExecutionProvider"]
-
-
-def loads(provider: str, trial: Path) -> bool:
-    """Whether an installed provider can load the graph `trial` on this machine. Logs the reason if it cannot."""
+def cuda_loads(trial: Path) -> bool:
+    """Whether CUDA is installed and can load the graph `trial` on this machine. Logs the reason if it cannot."""
+    if CUDA not in ort.get_available_providers():
+        return False
     try:
-        open_session(trial, [provider], threads=1)
+        open_session(trial, threads=1, gpu=True)
     except Unavailable as error:
         log.warning("vectors are computed on the CPU, because %s", error)
         return False
@@ -64,14 +48,14 @@ def loads(provider: str, trial: Path) -> bool:
 
 
 def open_session(
-    path: Path, providers: list[str], threads: int, *, spin: bool = False, memory: int = 0
+    path: Path, threads: int, *, gpu: bool = False, spin: bool = False, memory: int = 0
 ) -> ort.InferenceSession:
     """Opens a graph with `threads` threads per run; 0 means one per physical core. `memory`: see `gpu_options`.
 
     With `spin`, waiting threads do not sleep during a run and in the first milliseconds after a run.
 
     Raises:
-        Unavailable: the first provider does not load. ONNX Runtime would use the next provider without an error.
+        Unavailable: `gpu`, and CUDA does not load. ONNX Runtime would use the processor without an error.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -83,19 +67,18 @@ def open_session(
     options.add_session_config_entry("session.force_spinning_stop", "0" if spin else "1")
     # Memory patterns would make ONNX Runtime keep a plan for each shape of input, and most batches differ in shape.
     options.enable_mem_pattern = False
-    if CUDA in providers:
-        load_cuda()
-    if on_gpu(providers):
-        try:
-            session = ort.InferenceSession(
-                path, options, providers=providers, provider_options=gpu_options(providers, memory), enable_fallback=0
-            )
-        except LOAD_ERRORS as error:
-            raise Unavailable(f"{providers[0]} does not load: {' '.join(str(error).split())[:300]}") from error
-        if providers[0] not in session.get_providers():
-            raise Unavailable(f"{providers[0]} does not load: is there a device, its driver, and CUDA's libraries?")
-        return session
-    return ort.InferenceSession(path, options, providers=providers, disabled_optimizers=SLOWER_FUSED)
+    if not gpu:
+        return ort.InferenceSession(path, options, providers=[CPU], disabled_optimizers=SLOWER_FUSED)
+    load_cuda()
+    try:
+        session = ort.InferenceSession(
+            path, options, providers=[CUDA, CPU], provider_options=[gpu_options(memory), {}], enable_fallback=0
+        )
+    except LOAD_ERRORS as error:
+        raise Unavailable(f"{CUDA} does not load: {' '.join(str(error).split())[:300]}") from error
+    if CUDA not in session.get_providers():
+        raise Unavailable(f"{CUDA} does not load: is there a device, its driver, and CUDA's libraries?")
+    return session
 
 
 @functools.cache
@@ -105,26 +88,38 @@ def load_cuda() -> None:
         ort.preload_dlls()
 
 
-def on_gpu(providers: list[str]) -> bool:
-    return providers[0] != "CPUExecutionProvider"
-
-
-def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
-    """One set of options for each provider.
-
-    CUDA's memory pool grows by the requested bytes, not by powers of two, up to `memory` bytes (0: no limit). TF32 is
-    switched off, because it would change scores by up to 2e-4 (loadtest/README.md).
+def gpu_options(memory: int) -> dict[str, str]:
+    """CUDA's memory pool grows by the requested bytes, not by powers of two, up to `memory` bytes (0: no limit). TF32
+    is switched off, because it would change scores by up to 2e-4 (loadtest/README.md).
     """
     cuda = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
-    if memory:
-        cuda["gpu_mem_limit"] = str(memory)
-    return [cuda if name == CUDA else {} for name in providers]
+    return cuda | {"gpu_mem_limit": str(memory)} if memory else cuda
 
 
 # On a GPU, padded lengths are multiples of this number. Fewer shapes of input then occur. Each shape needs its own
 # kernels and memory.
 BUCKET = 16
 Feeds = dict[str, npt.NDArray[np.int64]]
+
+
+def padded(ids: Sequence[Sequence[int]], bucket: int, pad_token_id: int, inputs: Collection[str]) -> Feeds:
+    """The inputs of an encoder's graph, (N, T) each: N lists of token ids, padded to the longest one, rounded up to a
+    multiple of `bucket`."""
+    lengths = [len(row) for row in ids]
+    filled = np.full((len(ids), -(-max(lengths) // bucket) * bucket), pad_token_id, np.int64)
+    mask = np.zeros_like(filled)
+    for row, (tokens, length) in enumerate(zip(ids, lengths, strict=True)):
+        filled[row, :length] = tokens
+        mask[row, :length] = 1
+    feeds = {"input_ids": filled, "attention_mask": mask}
+    return feeds | {"token_type_ids": np.zeros_like(filled)} if "token_type_ids" in inputs else feeds
+
+
+def finite(pooled: Vectors) -> Vectors:
+    """The vectors. Raises BackendFailure if a number is NaN or infinite."""
+    if not np.isfinite(pooled).all():
+        raise BackendFailure("the encoder gave a vector with NaN or infinity")
+    return pooled
 
 
 class OnnxEncoder:
@@ -137,17 +132,18 @@ class OnnxEncoder:
     def __init__(
         self,
         path: Path,
-        providers: list[str],
         threads: int,
         pad_token_id: int = 0,
         *,
+        gpu: bool = False,
         threads_alone: int = 0,
         memory: int = 0,
     ) -> None:
-        self.session = open_session(path, providers, threads, memory=memory)
-        self.wide = open_session(path, providers, threads_alone, spin=True) if threads_alone else self.session
-        self.bucket = BUCKET if on_gpu(providers) else 1
-        self.bound = on_gpu(providers)
+        self.session = open_session(path, threads, gpu=gpu, memory=memory)
+        self.wide = open_session(path, threads_alone, spin=True) if threads_alone else self.session
+        self.same_length = 0  # a batch may have texts of all lengths
+        self.bucket = BUCKET if gpu else 1
+        self.bound = gpu
         # `run_bound` raises RuntimeError, for example if a batch does not fit into the GPU's memory.
         self.run_errors = (*RUN_ERRORS, RuntimeError) if self.bound else RUN_ERRORS
         self.pad_token_id = pad_token_id
@@ -161,17 +157,7 @@ class OnnxEncoder:
     def prepare(self, ids: Sequence[Sequence[int]]) -> Feeds:
         """Arrays (N, T) of ids and mask, padded to the longest row. On a GPU, T is a multiple of `BUCKET`, so that few
         different shapes occur."""
-        lengths = [len(row) for row in ids]
-        longest = -(-max(lengths) // self.bucket) * self.bucket
-        padded = np.full((len(ids), longest), self.pad_token_id, np.int64)
-        mask = np.zeros_like(padded)
-        for row, (tokens, length) in enumerate(zip(ids, lengths, strict=True)):
-            padded[row, :length] = tokens
-            mask[row, :length] = 1
-        feeds = {"input_ids": padded, "attention_mask": mask}
-        if "token_type_ids" in self.inputs:
-            feeds["token_type_ids"] = np.zeros_like(padded)
-        return feeds
+        return padded(ids, self.bucket, self.pad_token_id, self.inputs)
 
     def run(self, prepared: Feeds, *, exclusive: bool = False) -> Vectors:
         """Prepared arrays -> vectors (N, D) float32. Thread-safe. `exclusive`: True if no other run is in progress.
@@ -185,30 +171,7 @@ class OnnxEncoder:
         except self.run_errors as error:
             count, length = prepared["input_ids"].shape
             raise BackendFailure(f"the encoder failed on a batch of {count} × {length} tokens: {error}") from error
-        if not np.isfinite(pooled).all():
-            raise BackendFailure("the encoder gave a vector with NaN or infinity")
-        matrix: Vectors = pooled
-        return matrix
-
-
-class LateOnnxEncoder:
-    """An `OnnxEncoder` that is opened for its first batch, for programs that often compute none. Thread-safe.
-
-    `open_encoder` opens it; what it raises, `prepare` raises.
-    """
-
-    def __init__(self, open_encoder: Callable[[], OnnxEncoder]) -> None:
-        self._open, self._lock = open_encoder, threading.Lock()
-        self._opened: OnnxEncoder | None = None
-
-    def prepare(self, ids: Sequence[Sequence[int]]) -> Feeds:
-        with self._lock:
-            self._opened = self._opened or self._open()
-        return self._opened.prepare(ids)
-
-    def run(self, prepared: Feeds, *, exclusive: bool = False) -> Vectors:
-        assert self._opened is not None  # noqa: S101 - `prepare` has opened it
-        return self._opened.run(prepared, exclusive=exclusive)
+        return finite(pooled)
 
 
 def run_bound(session: ort.InferenceSession, feeds: Feeds) -> list[Vectors]:
@@ -225,9 +188,9 @@ def run_bound(session: ort.InferenceSession, feeds: Feeds) -> list[Vectors]:
 class OnnxCalibrator:
     """The calibrator graph: converts pooled vectors to latents with a domain's weights. Thread-safe."""
 
-    def __init__(self, path: Path, providers: list[str]) -> None:
-        self.session = open_session(path, providers, threads=1)
-        self.device = "cuda" if providers[0] == CUDA else "cpu"
+    def __init__(self, path: Path, *, gpu: bool = False) -> None:
+        self.session = open_session(path, threads=1, gpu=gpu)
+        self.device = "cuda" if gpu else "cpu"
         self.shapes: dict[str, tuple[list[int], str]] = {
             value.name.removeprefix(PREFIX): (value.shape, value.type)
             for value in self.session.get_overridable_initializers()

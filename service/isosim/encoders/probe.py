@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from isosim.arrays import Vectors
-from isosim.encoders.onnx_engine import OnnxEncoder
-from isosim.encoders.spec import EncoderSpec
+from isosim.encoders.engines import LocalEncoder, open_encoder
+from isosim.encoders.spec import EncoderSpec, Engine
 from isosim.encoders.store import ENCODER, TOKENIZER, EncoderArtifact, Probe
 from isosim.encoders.texts import Tokenize
 from isosim.encoders.tokenizer import FastTokenizer
@@ -27,7 +27,8 @@ TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
     """The probe for the manifest: the sentence, and its vector from the encoder graph in `folder`. None if the sentence
     cannot be tokenized."""
-    encoder = OnnxEncoder(folder / ENCODER, ["CPUExecutionProvider"], 0, spec.pad_token_id)
+    engine: Engine = "openvino" if spec.number_format == "bf16" else "onnxruntime"
+    encoder = open_encoder(folder / ENCODER, spec, engine, 0)
     try:
         (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")
     except TokenizerFailure:  # the vocabulary lacks a word of the sentence and has no token for unknown words
@@ -35,8 +36,8 @@ def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
     return {"text": SENTENCE, "pooled": [float(f"{x:.7g}") for x in encoder([tokens.ids])[0]]}
 
 
-def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) -> float | None:
-    """Computes the sentence's vector twice, alone and padded in a batch, and compares both with the known vector.
+def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: LocalEncoder) -> float | None:
+    """Computes the sentence's vector twice, alone and with a longer text, and compares both with the known vector.
 
     Returns the larger of the two ratios ‖computed − known‖ / ‖known‖; None if the export stored no probe.
 

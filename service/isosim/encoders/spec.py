@@ -5,7 +5,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
+Engine = Literal["onnxruntime", "cuda", "openvino"]  # what computes vectors; "cuda" is ONNX Runtime on a GPU
 GRAPH_FORMAT = 1  # increase it if newly exported graphs compute other vectors from the same weights
 
 
@@ -23,6 +25,12 @@ class EncoderSpec:
     precision: str
     dim: int
     pad_token_id: int
+
+    @property
+    def number_format(self) -> str:
+        """fp32, fp16, bf16 or int8. `precision` of the reduced ones also names what else decides their vectors: a hash
+        of the graph, or the engine."""
+        return self.precision.partition("-")[0]
 
     @cached_property
     def digest(self) -> str:

@@ -195,7 +195,7 @@ def check_parity(encoder: Encoder, path: Path) -> float:
     transformer: Any = encoder.model[0]
     vocabulary = transformer.config.vocab_size
     differences, dim = [], encoder.spec.dim
-    for ids, mask, outputs, weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary):
+    for ids, mask, outputs, weights in runs(open_session(path, 0), dim, vocabulary):
         joined = CalibratedEncoder(encoder, dim)
         with torch.no_grad():
             expected = torch.stack(joined(ids, mask, torch.zeros_like(ids), list(weights.values())))
@@ -216,7 +216,7 @@ def check_latents(path: Path, dim: int) -> float:
         ArithmeticError: the difference is above 1e-4, or the calibrator's weights changed `pooled`.
     """
     differences = []
-    for _, _, (pooled, latent), weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary=100):
+    for _, _, (pooled, latent), weights in runs(open_session(path, 0), dim, vocabulary=100):
         with torch.no_grad():
             differences.append(float((Calibrator.from_weights(weights)(pooled) - latent).abs().max()))
     return within_parity(differences)

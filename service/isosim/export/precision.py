@@ -57,7 +57,7 @@ def channel_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "watched.onnx"
         onnx.save(watched, path)
-        session = OnnxEncoder(path, ["CPUExecutionProvider"], 0).session
+        session = OnnxEncoder(path, 0).session
     ranges: dict[str, Vectors] = {}
     for feed in feeds:
         for name, value in zip(names, session.run(list(names), feed), strict=True):

@@ -21,7 +21,7 @@ from isosim.jobs.text_lines import read_text
 from isosim.store.artifacts import verified
 
 Say = Callable[[str], None]
-Reduced = Literal["int8", "fp16"]
+Reduced = Literal["int8", "fp16", "bf16"]
 
 
 def texts_of(file: Path | None) -> list[str]:
@@ -50,21 +50,29 @@ def export_reduced(store: Path, fp32: EncoderArtifact, wanted: Reduced, text: Pa
 
     Raises:
         InvalidInput: there are too few sentences, or the graph has nothing to quantize.
+        Unavailable: bf16, and OpenVINO is not installed or this processor has no bfloat16.
         ArithmeticError: the calibrator's outputs in ONNX differ too much from those in torch.
     """
     verified(fp32.folder, JOINED)
     model = onnx.load(fp32.encoder)
+    if wanted == "bf16":  # the same graph: OpenVINO converts the numbers when it loads the encoder
+        return publish(store, fp32, wanted, "openvino", model, say)
     if wanted == "fp16":
-        return publish(store, fp32, wanted, precision.half(model), say)
+        half = precision.half(model)
+        return publish(store, fp32, wanted, precision.fingerprint(half), half, say)
     tokenize = FastTokenizer(fp32.tokenizer, fp32.spec.max_length)
     ids = [list(tokens.ids[: precision.LONGEST]) for tokens in tokenize(texts_of(text), "right")]
-    encoder = OnnxEncoder(fp32.encoder, ["CPUExecutionProvider"], 1)
-    return publish(store, fp32, wanted, precision.int8(model, [encoder.prepare([row]) for row in ids]), say)
+    encoder = OnnxEncoder(fp32.encoder, 1)
+    quantized = precision.int8(model, [encoder.prepare([row]) for row in ids])
+    return publish(store, fp32, wanted, precision.fingerprint(quantized), quantized, say)
 
 
-def publish(store: Path, fp32: EncoderArtifact, name: str, reduced: onnx.ModelProto, say: Say) -> EncoderArtifact:
-    """Adds the encoder of lower precision to the store, together with the fp32 calibrator."""
-    spec = replace(fp32.spec, precision=f"{name}-{precision.fingerprint(reduced)}")
+def publish(
+    store: Path, fp32: EncoderArtifact, name: Reduced, defined_by: str, reduced: onnx.ModelProto, say: Say
+) -> EncoderArtifact:
+    """Adds the encoder of lower precision to the store, together with the fp32 calibrator. `defined_by`: what decides
+    its vectors besides the weights: a hash of the graph, or the engine."""
+    spec = replace(fp32.spec, precision=f"{name}-{defined_by}")
     artifact_id = f"{fp32.id}-{name}"
     encoders = EncoderStore.at(store)
     if encoders.has(artifact_id, spec.digest):

@@ -473,7 +473,7 @@ def check_graph(fitted: FittedMap, encoder: EncoderArtifact, sample: Vectors) ->
     """Raises ArithmeticError if the exported calibrator and torch map a sample differently."""
     if fitted.weights is None:
         return
-    graph = OnnxCalibrator(encoder.calibrator, ["CPUExecutionProvider"]).bind(fitted.weights)
+    graph = OnnxCalibrator(encoder.calibrator).bind(fitted.weights)
     expected, latents = fitted(sample[:256]), graph(sample[:256])
     scale = max(1.0, float(np.abs(expected).max()))
     worst = float(np.abs(expected - latents).max()) / scale

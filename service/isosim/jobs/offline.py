@@ -15,7 +15,7 @@ import numpy.typing as npt
 from isosim.arrays import Rows, Vectors
 from isosim.encoders.brought import decoded, fault_of, refuse_texts
 from isosim.encoders.device import GPU_TOKENS
-from isosim.encoders.onnx_engine import OnnxEncoder, choose_providers, on_gpu
+from isosim.encoders.engines import choose_engine, open_encoder
 from isosim.encoders.remote import (
     REQUEST_TEXTS,
     REQUEST_TOKENS,
@@ -23,6 +23,7 @@ from isosim.encoders.remote import (
     RemoteEncoder,
     RemoteTokenizer,
 )
+from isosim.encoders.spec import Engine
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.texts import PooledVector, Tokens, grouped
 from isosim.encoders.tokenizer import FastTokenizer
@@ -142,7 +143,7 @@ class OfflineEncoder:
 
     Args:
         threads: threads of one run; 0 means one per physical core.
-        providers: ONNX Runtime's execution providers; None uses a GPU if there is one.
+        engine: None uses the one of the encoder's number format, or a GPU if there is one.
         batch_tokens: padded tokens per batch; 0 means the device's default. Changes the last bits of vectors.
         window: number of texts that are sorted by length together. None means all texts of a call.
     """
@@ -152,16 +153,16 @@ class OfflineEncoder:
         artifact: EncoderArtifact,
         threads: int = 0,
         *,
-        providers: list[str] | None = None,
+        engine: Engine | None = None,
         batch_tokens: int = 0,
         window: int | None = WINDOW,
     ) -> None:
         spec = artifact.spec
-        providers = choose_providers((), artifact.calibrator) if providers is None else providers
+        engine = engine or choose_engine(None, artifact)
         self.prompt, self.window = spec.prompt, window
-        self.batch_tokens = batch_tokens or default_batch_tokens(gpu=on_gpu(providers))
+        self.batch_tokens = batch_tokens or default_batch_tokens(gpu=engine == "cuda")
         self.tokenize = FastTokenizer(artifact.tokenizer, spec.max_length, artifact.every_prompt)
-        self.encode = OnnxEncoder(artifact.encoder, providers, threads, spec.pad_token_id)
+        self.encode = open_encoder(artifact.encoder, spec, engine, threads)
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
         """Encodes the texts. After each batch, calls `progress` with the share of finished texts, 0–1.
@@ -189,7 +190,7 @@ class OfflineEncoder:
         encodings.unreadable[rows] = [one.unreadable for one in tokens]
         encodings.unknown_hash[rows] = [one.unknown_hash for one in tokens]
         done = start
-        for batch in batches([len(one) for one in ids], self.batch_tokens):
+        for batch in batches([len(one) for one in ids], self.batch_tokens, self.encode.same_length):
             encodings.vectors[[start + row for row in batch]] = self.encode([ids[row] for row in batch])
             done += len(batch)
             progress(done)
@@ -235,16 +236,20 @@ def default_batch_tokens(*, gpu: bool) -> int:
     return GPU_TOKENS if gpu else BATCH_TOKENS
 
 
-def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int], max_tokens: int, same_length: int = 0) -> Iterator[list[int]]:
     """Yields batches (lists of rows) of texts with similar length, each of at most `max_tokens` padded tokens. A text
     with more than `max_tokens` tokens has a batch of its own.
 
     Rows are sorted by length, the shortest first. Each text is padded to the length of the longest text in its batch.
+    With `same_length`, lengths are rounded up to a multiple of it, and a batch has only rows of one rounded length.
     """
+    if same_length:
+        lengths = [-(-length // same_length) * same_length for length in lengths]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: rows of equal length keep their order
     batch: list[int] = []
     for row in order:
-        if batch and (len(batch) + 1) * lengths[row] > max_tokens:
+        other = bool(batch and same_length) and lengths[row] != lengths[batch[0]]
+        if batch and (other or (len(batch) + 1) * lengths[row] > max_tokens):
             yield batch
             batch = []
         batch.append(row)

@@ -11,8 +11,10 @@ from isosim.domains.registry import Registry, moved_away
 from isosim.encoders.brought import NoEncoder
 from isosim.encoders.device import Execution
 from isosim.encoders.embedding import Embedder
-from isosim.encoders.onnx_engine import LateOnnxEncoder, OnnxCalibrator, OnnxEncoder
+from isosim.encoders.engines import LateEncoder, LocalEncoder, open_encoder
+from isosim.encoders.onnx_engine import OnnxCalibrator
 from isosim.encoders.remote import RemoteEncoder, RemoteTokenizer
+from isosim.encoders.spec import Engine
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import Conflict
@@ -26,7 +28,7 @@ class LoadedEncoder:
 
     artifact: EncoderArtifact
     tokenizer: FastTokenizer | RemoteTokenizer | NoEncoder
-    graph: OnnxEncoder | LateOnnxEncoder | RemoteEncoder | NoEncoder
+    graph: LocalEncoder | LateEncoder | RemoteEncoder | NoEncoder
     embedder: Embedder
     calibrator: OnnxCalibrator
 
@@ -34,7 +36,7 @@ class LoadedEncoder:
     def load(
         cls,
         artifact: EncoderArtifact,
-        providers: list[str],
+        engine: Engine,
         execution: Execution,
         *,
         gpu_memory: int = 0,
@@ -56,25 +58,26 @@ class LoadedEncoder:
         spec = artifact.spec
         tokenizer = tokenizer_of(artifact)
         # The encoder is loaded before the calibrator, not in parallel: the memory peaks of both would add up.
-        graph: OnnxEncoder | LateOnnxEncoder | RemoteEncoder | NoEncoder
+        graph: LocalEncoder | LateEncoder | RemoteEncoder | NoEncoder
         if artifact.kind == "vectors":
             graph = NoEncoder(artifact.id, spec.dim)
         elif artifact.remote is not None:
             graph = RemoteEncoder(artifact, requests=execution.plan.runs, **remote)
         else:
             opens = partial(
-                OnnxEncoder,
+                open_encoder,
                 artifact.encoder,
-                providers,
+                spec,
+                engine,
                 execution.threads,
-                spec.pad_token_id,
+                runs=execution.plan.runs,
                 threads_alone=execution.threads_alone,
                 memory=gpu_memory,
             )
-            graph = LateOnnxEncoder(opens) if late else opens()
+            graph = LateEncoder(opens) if late else opens()
         # The calibrator always runs on the CPU. It takes 0.2 ms for a pair there, and 0.9 ms on a GPU. 32 pairs take
         # 1.1 ms on both (loadtest/README.md). Only for hundreds of pairs is a GPU faster.
-        calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
+        calibrator = OnnxCalibrator(artifact.calibrator)
         embedder = Embedder(tokenizer, graph, encoder_digest=artifact.digest, plan=execution.plan, **embedding)
         return cls(artifact, tokenizer, graph, embedder, calibrator)
 

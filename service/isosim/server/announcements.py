@@ -17,6 +17,7 @@ from isosim.store.blobs import address_of, remote
 if TYPE_CHECKING:  # calibration workers import this module, but must not import the modules below
     from isosim.api.access_log import Observer
     from isosim.encoders.device import Execution
+    from isosim.encoders.spec import Engine
     from isosim.encoders.store import EncoderArtifact
 
 log = logging.getLogger("isosim")
@@ -30,12 +31,12 @@ def starting(
     settings: Settings,
     store_id: str | None,
     encoder: "EncoderArtifact",
-    providers: list[str],
+    engine: "Engine",
     execution: "Execution",
 ) -> None:
     """Logs all facts in which two servers of one deployment could differ."""
     facts: dict[str, object] = {"encoder": encoder.id, "encoder_digest": encoder.digest}
-    facts |= {"precision": encoder.spec.precision, "providers": providers, "threads": execution.threads}
+    facts |= {"precision": encoder.spec.precision, "engine": engine, "threads": execution.threads}
     say("starting", process(settings, store_id) | facts | asdict(execution.plan))
 
 

@@ -29,7 +29,6 @@ from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache, beat
 from isosim.encoders.device import memory_limit, plan_resident
-from isosim.encoders.onnx_engine import on_gpu
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import Unavailable
 from isosim.jobs.hints import announce
@@ -170,7 +169,7 @@ def room_for_calibrations(settings: Settings, first: EncoderPlan, following: Enc
     return settings.resident_bytes or plan_resident(
         memory_limit(),
         settings.memory_cache_bytes + weights,
-        gpu=on_gpu(first.providers),
+        gpu=first.engine == "cuda",
         jobs=settings.local_worker and can_calibrate(),
     )
 

@@ -71,8 +71,8 @@ async def build(settings: Settings, run: RunJob) -> AsyncIterator[Service]:
         planned = plan(own, settings.encoder, exclusive=True)
         loaded = LoadedEncoder.load(
             planned.artifact,
-            planned.providers,
-            # 0: no second ONNX Runtime session, which would take a short command longer to load than it saves.
+            planned.engine,
+            # 0: no second copy of the encoder, which would take a short command longer to load than it saves.
             replace(planned.execution, threads_alone=0),
             gpu_memory=settings.gpu_memory_bytes,
             late=True,

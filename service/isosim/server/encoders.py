@@ -11,10 +11,11 @@ from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.seeding import seed_default
 from isosim.domains.store import DomainStore
 from isosim.encoders import probe
+from isosim.encoders.brought import NoEncoder
 from isosim.encoders.device import Execution, plan_execution, plan_remote, usable_cores
-from isosim.encoders.onnx_engine import OnnxEncoder, choose_providers, on_gpu
+from isosim.encoders.engines import LateEncoder, LocalEncoder, choose_engine
 from isosim.encoders.remote import RemoteEncoder
-from isosim.encoders.spec import EncoderSpec
+from isosim.encoders.spec import EncoderSpec, Engine
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import IsosimError, Unavailable
@@ -42,7 +43,7 @@ class EncoderPlan:
     """An encoder that is not loaded yet, and how to run it."""
 
     artifact: EncoderArtifact
-    providers: list[str]
+    engine: Engine
     execution: Execution
 
     @property
@@ -57,24 +58,24 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
     """Finds the encoder in the store and decides how to run it.
 
     Args:
-        exclusive: whether a batch that runs alone may use all cores. This needs a second ONNX Runtime session, which
-            has a second copy of the weights in memory.
+        exclusive: whether a batch that runs alone may use all cores. This needs a second copy of the weights.
         queue: values of `max_queued_texts` and `max_wait` that override the settings.
 
     Raises:
-        Unavailable: the store has no such encoder, or a needed execution provider is not installed.
+        Unavailable: the store has no such encoder, or the engine cannot run it.
     """
     artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(name)
-    providers = choose_providers(settings.providers, artifact.calibrator)
     given = {
         "runs": settings.runs,
         "max_batch_tokens": settings.max_batch_tokens,
         "max_wait": settings.max_wait,
     } | queue
     if artifact.kind != "onnx":
-        return EncoderPlan(artifact, providers, plan_remote(hung_after=HUNG * settings.request_timeout, **given))
-    execution = plan_execution(providers, usable_cores(), threads=settings.threads, exclusive=exclusive, **given)
-    return EncoderPlan(artifact, providers, execution)
+        remote = plan_remote(hung_after=HUNG * settings.request_timeout, **given)
+        return EncoderPlan(artifact, "onnxruntime", remote)
+    engine = choose_engine(settings.engine, artifact)
+    execution = plan_execution(engine, usable_cores(), threads=settings.threads, exclusive=exclusive, **given)
+    return EncoderPlan(artifact, engine, execution)
 
 
 def remote_options(settings: Settings) -> dict[str, Any]:
@@ -91,7 +92,7 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
     """
     store_id = await asyncio.to_thread(identify, opened(settings.model_store))
     first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=True)
-    announcements.starting(settings, store_id, first.artifact, first.providers, first.execution)
+    announcements.starting(settings, store_id, first.artifact, first.engine, first.execution)
     if settings.next_encoder is None:
         return first, None
     following = await asyncio.to_thread(plan, settings, settings.next_encoder, exclusive=False)
@@ -130,7 +131,7 @@ class EncoderParts:
         loaded = await asyncio.to_thread(
             LoadedEncoder.load,
             artifact,
-            planned.providers,
+            planned.engine,
             planned.execution,
             gpu_memory=self.settings.gpu_memory_bytes,
             remote=remote_options(self.settings) | {"on_request": metrics.observe_remote},
@@ -144,9 +145,9 @@ class EncoderParts:
         graph = loaded.graph
         if isinstance(graph, RemoteEncoder):
             await self.open_remote(graph, stack)
-        if not isinstance(graph, OnnxEncoder):
+        if isinstance(graph, RemoteEncoder | NoEncoder | LateEncoder):
             return loaded
-        await warm_up(graph, artifact.spec, GPU_WARM_LENGTHS if on_gpu(planned.providers) else WARM_LENGTHS)
+        await warm_up(graph, artifact.spec, GPU_WARM_LENGTHS if planned.engine == "cuda" else WARM_LENGTHS)
         off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)
         if off is None:
             log.warning(
@@ -191,8 +192,8 @@ async def look_at(remote: RemoteEncoder) -> None:
         log.error("%s", remote.failure)
 
 
-async def warm_up(graph: OnnxEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
-    """Runs a batch of two texts of each length (tokens), so that onnxruntime allocates memory before the first request.
+async def warm_up(graph: LocalEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
+    """Runs a batch of two texts of each length (tokens), so that the engine allocates memory before the first request.
 
     Each batch runs twice: once as usual, and once as a batch that runs alone.
     """

@@ -20,8 +20,7 @@ from isosim.encoders.device import (
     plan_resident,
     usable_cores,
 )
-
-CPU, GPU = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
+from isosim.encoders.spec import Engine
 
 
 @pytest.mark.parametrize(("limit", "cores"), [("max 100000", None), ("100000 100000", 1), ("50000 100000", 1)])
@@ -109,14 +108,14 @@ def test_a_small_container_keeps_some_calibrations_and_without_a_limit_there_is_
     assert LEAST_RESIDENT <= plan_resident(None, 0) <= RESIDENT
 
 
-def plan(providers: list[str], cores: int, **given: int) -> Execution:
+def plan(engine: Engine, cores: int, **given: int) -> Execution:
     wanted = {"runs": 0, "threads": 0, "max_batch_tokens": 0} | given
-    return plan_execution(providers, cores, **wanted, max_queued_texts=10, max_wait=1.0, exclusive=True)
+    return plan_execution(engine, cores, **wanted, max_queued_texts=10, max_wait=1.0, exclusive=True)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5, 8, 16, 64])
 def test_on_a_processor_all_cores_and_no_more_are_used(cores: int) -> None:
-    made = plan(CPU, cores)
+    made = plan("onnxruntime", cores)
     assert made.plan.runs == min(cores, MOST_RUNS)
     assert 1 <= made.plan.runs * made.threads <= cores
     assert made.plan.exclusive == (cores > 1)
@@ -125,11 +124,11 @@ def test_on_a_processor_all_cores_and_no_more_are_used(cores: int) -> None:
 
 
 def test_on_a_gpu_one_batch_runs_while_one_is_prepared() -> None:
-    made = plan(GPU, 16)
+    made = plan("cuda", 16)
     assert (made.plan.runs, made.plan.ahead, made.plan.exclusive) == (1, 1, False)
     assert (made.plan.max_batch_tokens, made.threads_alone) == (GPU_TOKENS, 0)
 
 
 def test_what_is_given_is_taken() -> None:
-    made = plan(CPU, 8, runs=2, threads=3, max_batch_tokens=99)
+    made = plan("onnxruntime", 8, runs=2, threads=3, max_batch_tokens=99)
     assert (made.plan.runs, made.threads, made.plan.max_batch_tokens) == (2, 3, 99)

@@ -4,24 +4,21 @@ import numpy as np
 import pytest
 
 from isosim.arrays import Vectors
-from isosim.encoders.onnx_engine import CUDA, OnnxCalibrator, OnnxEncoder, choose_providers
+from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder, cuda_loads
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import BackendFailure
 from isosim.export.graph import random_weights
 
-CPU = ["CPUExecutionProvider"]
-GPU = [CUDA, *CPU]
-
 
 @pytest.fixture(scope="module", autouse=True)
 def device(tiny: EncoderArtifact) -> None:
-    if choose_providers((), tiny.calibrator) != GPU:
+    if not cuda_loads(tiny.calibrator):
         pytest.skip("ONNX Runtime finds no GPU")
 
 
 @pytest.fixture(scope="module")
 def encoder(tiny: EncoderArtifact) -> OnnxEncoder:
-    return OnnxEncoder(tiny.encoder, GPU, 0)
+    return OnnxEncoder(tiny.encoder, 0, gpu=True)
 
 
 def rows(count: int, longest: int = 60) -> list[list[int]]:
@@ -35,7 +32,7 @@ def alone(encoder: OnnxEncoder, ids: list[list[int]]) -> Vectors:
 
 def test_vectors_are_those_of_the_processor(tiny: EncoderArtifact, encoder: OnnxEncoder) -> None:
     ids = rows(40)
-    np.testing.assert_allclose(alone(encoder, ids), alone(OnnxEncoder(tiny.encoder, CPU, 1), ids), atol=1e-5)
+    np.testing.assert_allclose(alone(encoder, ids), alone(OnnxEncoder(tiny.encoder, 1), ids), atol=1e-5)
 
 
 def test_a_vector_does_not_depend_on_its_batch(encoder: OnnxEncoder) -> None:
@@ -46,12 +43,12 @@ def test_a_vector_does_not_depend_on_its_batch(encoder: OnnxEncoder) -> None:
 def test_latents_are_those_of_the_processor(tiny: EncoderArtifact) -> None:
     weights = {name: tensor.numpy() for name, tensor in random_weights(32, 0).items()}
     x = np.random.default_rng(0).standard_normal((300, 32)).astype(np.float32)
-    on_gpu, on_cpu = (OnnxCalibrator(tiny.calibrator, providers).bind(weights)(x) for providers in (GPU, CPU))
+    on_gpu, on_cpu = (OnnxCalibrator(tiny.calibrator, gpu=gpu).bind(weights)(x) for gpu in (True, False))
     np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-4)
 
 
 def test_a_batch_that_does_not_fit_fails_alone(tiny: EncoderArtifact) -> None:
-    encoder = OnnxEncoder(tiny.encoder, GPU, 0, memory=64 * 2**20)
+    encoder = OnnxEncoder(tiny.encoder, 0, gpu=True, memory=64 * 2**20)
     before = encoder([[5, 6, 7]])
     with pytest.raises(BackendFailure, match=r"4096 × 64 tokens.*memory"):
         encoder([[5] * 64] * 4096)

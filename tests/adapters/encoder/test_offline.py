@@ -21,13 +21,22 @@ def test_batches_hold_every_row_once_and_rise_in_length_within_the_budget(length
     assert all(len(batch) == 1 or len(batch) * lengths[batch[-1]] <= most for batch in packed)
 
 
+@given(lengths=st.lists(st.integers(1, 60), max_size=60), most=st.integers(1, 200), unit=st.integers(1, 8))
+def test_rows_of_other_rounded_lengths_do_not_share_a_batch(lengths: list[int], most: int, unit: int) -> None:
+    packed = list(batches(lengths, most, unit))
+    assert sorted(row for batch in packed for row in batch) == list(range(len(lengths)))
+    for batch in packed:
+        (rounded,) = {-(-lengths[row] // unit) * unit for row in batch}
+        assert len(batch) == 1 or len(batch) * rounded <= most
+
+
 @pytest.mark.parametrize(("batch_tokens", "window"), [(64, 4096), (0, 7), (2048, None), (1, 50)])
 def test_neither_batches_nor_windows_change_what_a_text_is(
     tiny: EncoderArtifact, batch_tokens: int, window: int | None
 ) -> None:
     progress: list[float] = []
-    expected = OfflineEncoder(tiny, 1, providers=["CPUExecutionProvider"])(TEXTS)
-    encode = OfflineEncoder(tiny, 1, providers=["CPUExecutionProvider"], batch_tokens=batch_tokens, window=window)
+    expected = OfflineEncoder(tiny, 1, engine="onnxruntime")(TEXTS)
+    encode = OfflineEncoder(tiny, 1, engine="onnxruntime", batch_tokens=batch_tokens, window=window)
     encodings = encode(TEXTS, progress.append)
     scale = float(np.abs(expected.vectors).max())
     np.testing.assert_allclose(encodings.vectors / scale, expected.vectors / scale, rtol=0, atol=1e-6)
@@ -38,7 +47,7 @@ def test_neither_batches_nor_windows_change_what_a_text_is(
 
 
 def test_flags_are_the_tokenizers(tiny: EncoderArtifact) -> None:
-    exact = OfflineEncoder(tiny, 1, providers=["CPUExecutionProvider"])
+    exact = OfflineEncoder(tiny, 1, engine="onnxruntime")
     texts = exact(TEXTS).texts()
     tokens = exact.tokenize([tiny.spec.prompt + text for text in TEXTS], "right")
     assert [(one.tokens, one.truncated, one.unreadable) for one in texts] == [

@@ -11,18 +11,17 @@ from onnx import TensorProto, helper
 
 from isosim.arrays import Weights
 from isosim.domains.calibrations import StoredCalibrations
-from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from isosim.encoders.engines import choose_engine
+from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
 from isosim.export.graph import random_weights
 from tests.stores import domains_of, publish
 
-CPU = ["CPUExecutionProvider"]
-
 
 @pytest.fixture(scope="module")
 def calibrator(tiny: EncoderArtifact) -> OnnxCalibrator:
-    return OnnxCalibrator(tiny.calibrator, CPU)
+    return OnnxCalibrator(tiny.calibrator)
 
 
 def weights(dim: int = 32, seed: int = 0) -> Weights:
@@ -45,7 +44,7 @@ def logarithm(tmp_path_factory: pytest.TempPathFactory) -> OnnxEncoder:
     graph = helper.make_graph(nodes, "logarithm", [ids, mask], [pooled])
     path = tmp_path_factory.mktemp("graph") / "encoder.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    return OnnxEncoder(path, CPU, threads=1, pad_token_id=7)
+    return OnnxEncoder(path, threads=1, pad_token_id=7)
 
 
 def test_texts_of_different_length_are_padded_behind_the_mask(logarithm: OnnxEncoder) -> None:
@@ -61,7 +60,7 @@ def test_a_vector_with_a_number_that_is_none_is_refused(logarithm: OnnxEncoder, 
 
 
 def test_a_token_the_encoder_does_not_know_is_a_backend_failure(tiny: EncoderArtifact) -> None:
-    encoder = OnnxEncoder(tiny.encoder, CPU, threads=1)
+    encoder = OnnxEncoder(tiny.encoder, threads=1)
     with pytest.raises(BackendFailure, match="1 × 2 tokens"):
         encoder([[5, 10**6]])
     assert encoder([[5, 6]]).shape == (1, 32)
@@ -69,7 +68,7 @@ def test_a_token_the_encoder_does_not_know_is_a_backend_failure(tiny: EncoderArt
 
 def test_a_text_without_tokens_is_a_backend_failure_and_no_crash(tiny: EncoderArtifact) -> None:
     with pytest.raises(BackendFailure):
-        OnnxEncoder(tiny.encoder, CPU, threads=1)([[]])
+        OnnxEncoder(tiny.encoder, threads=1)([[]])
 
 
 def test_latents_of_rows_are_those_of_the_rows_alone(calibrator: OnnxCalibrator) -> None:
@@ -111,30 +110,23 @@ def test_weights_that_do_not_fit_the_graph_are_refused_by_name(calibrator: OnnxC
         calibrator.bind(wrong)
 
 
-def test_an_execution_provider_that_is_not_installed_is_unavailable_and_the_cpu_is_always_last(
-    tiny: EncoderArtifact,
-) -> None:
-    with pytest.raises(Unavailable, match="NoSuchProvider"):
-        choose_providers(("NoSuchProvider",), tiny.calibrator)
-    assert choose_providers((), tiny.calibrator)[-1] == "CPUExecutionProvider"
-    assert choose_providers(("CPUExecutionProvider",), tiny.calibrator) == CPU
-
-
-def test_a_provider_that_does_not_load_is_no_cpu_in_disguise(tiny: EncoderArtifact) -> None:
+def test_cuda_that_does_not_load_is_no_cpu_in_disguise(tiny: EncoderArtifact) -> None:
     """ONNX Runtime drops it, and serves on the processor."""
     with pytest.raises(Unavailable, match="CUDAExecutionProvider does not load"):
-        OnnxEncoder(tiny.encoder, ["CUDAExecutionProvider", *CPU], threads=1)
+        OnnxEncoder(tiny.encoder, threads=1, gpu=True)
     with pytest.raises(Unavailable, match="CUDAExecutionProvider does not load"):
-        OnnxCalibrator(tiny.calibrator, ["CUDAExecutionProvider", *CPU])
+        OnnxCalibrator(tiny.calibrator, gpu=True)
 
 
 def test_cuda_that_is_installed_and_does_not_load_is_not_chosen_unless_it_is_asked_for(
     tiny: EncoderArtifact, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", *CPU])
-    assert choose_providers((), tiny.calibrator) == CPU
+    assert choose_engine(None, tiny) == "onnxruntime"
+    assert caplog.text == ""
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert choose_engine(None, tiny) == "onnxruntime"
     assert "computed on the CPU, because CUDAExecutionProvider does not load" in caplog.text
-    assert choose_providers(("CUDAExecutionProvider",), tiny.calibrator) == ["CUDAExecutionProvider", *CPU]
+    assert choose_engine("cuda", tiny) == "cuda"
 
 
 def test_stored_versions_are_served_by_their_own_encoder_alone(

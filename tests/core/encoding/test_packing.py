@@ -61,6 +61,19 @@ def test_a_batch_stops_growing_only_where_a_neighbour_does_not_fit(found: list[i
             assert padded > tokens or (real + pending.length) / padded < MIN_FILL
 
 
+@given(lengths, budgets, counts, st.integers(1, 8))
+def test_texts_of_one_rounded_length_share_a_batch_with_the_oldest(
+    found: list[int], tokens: int, texts: int, unit: int
+) -> None:
+    waiting = pending_texts(found)
+    batch = pack(waiting, tokens, texts, same_length=unit)
+    rounded = -(-waiting[0].length // unit)
+    alike = [pending for pending in waiting if -(-pending.length // unit) == rounded]
+    assert batch == alike[: len(batch)]  # in order of arrival, so the oldest is the first
+    most = max(1, min(texts, tokens // (rounded * unit)))
+    assert len(batch) == min(len(alike), most)
+
+
 def test_equal_texts_fill_the_batch_to_its_limit() -> None:
     assert len(pack(pending_texts([10] * 50), max_tokens=200, max_texts=64)) == 20
     assert len(pack(pending_texts([10] * 50), max_tokens=10_000, max_texts=16)) == 16

@@ -46,7 +46,7 @@ def fit(method: str, *given: Any, **options: Any) -> FittedMap:
 
 @pytest.fixture(scope="module")
 def graph(tiny: EncoderArtifact) -> OnnxCalibrator:
-    return OnnxCalibrator(tiny.calibrator, ["CPUExecutionProvider"])
+    return OnnxCalibrator(tiny.calibrator)
 
 
 @pytest.mark.parametrize("method", [*(m for m in METHODS if m != "auto"), *ARGUMENTS])

@@ -26,7 +26,6 @@ from tests.encoders import export, shifts, vectors
 from tests.modelling.encoder.families import FAMILIES, Case
 from tests.text import sentences
 
-CPU = ["CPUExecutionProvider"]
 SHAPES = [(1, 1), (1, 3), (2, 30), (7, 5), (5, 48)]  # (B, T); traced was (3, 7)
 # One word, a sentence, what is cut at 48 tokens, what the vocabulary lacks, blanks and capitals.
 TEXTS = [
@@ -79,7 +78,7 @@ class Family:
 
     @cached_property
     def serve(self) -> OnnxEncoder:
-        return OnnxEncoder(self.artifact.encoder, CPU, 1, self.artifact.spec.pad_token_id)
+        return OnnxEncoder(self.artifact.encoder, 1, self.artifact.spec.pad_token_id)
 
     def states(self, inputs: dict[str, Tensor]) -> tuple[list[Tensor], Any]:
         with torch.no_grad():
@@ -127,7 +126,7 @@ def test_a_texts_vector_is_what_transformers_gives(family: Family, record_proper
 def test_pooled_and_latent_are_torchs_at_shapes_that_were_not_traced(family: Family) -> None:
     spec = family.artifact.spec
     module = encoder.load(Checkpoint(family.folder, "test"), pooling=family.case.pooling)
-    session = open_session(family.artifact.joined, CPU, 1)
+    session = open_session(family.artifact.joined, 1)
     types = {"token_type_ids"} if family.name in ("bert", "electra", "albert") else set()
     assert family.serve.inputs == {"input_ids", "attention_mask"} | types  # the others have none
     weights = random_weights(spec.dim, seed=3)

@@ -23,7 +23,7 @@ def test_it_has_a_calibrator_and_nothing_else(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(600, 24)).astype(np.float32)
     fitted = fit(Method("soft", 0.5), vectors, vectors[:50], 0)
     assert fitted.weights is not None
-    latents = OnnxCalibrator(found.calibrator, ["CPUExecutionProvider"]).bind(fitted.weights)(vectors)
+    latents = OnnxCalibrator(found.calibrator).bind(fitted.weights)(vectors)
     assert np.allclose(latents, fitted(vectors), atol=1e-5)
 
 

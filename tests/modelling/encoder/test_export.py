@@ -18,7 +18,6 @@ from isosim.export.graph import check_parity, random_weights
 from isosim.fitting.calibrator import Calibrator
 from tests.encoders import export
 
-CPU = ["CPUExecutionProvider"]
 SHAPES = [(1, 1), (1, 3), (2, 30), (7, 5), (19, 12)]  # (B, T); traced was (3, 7)
 
 Feeds = dict[str, npt.NDArray[np.generic]]
@@ -33,7 +32,7 @@ class Exported:
 
     @cached_property
     def joined(self) -> ort.InferenceSession:
-        return open_session(self.artifact.joined, CPU, threads=1)
+        return open_session(self.artifact.joined, threads=1)
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -123,8 +122,8 @@ def test_weights_bound_once_give_the_same_bits(exported: Exported) -> None:
 
 def test_the_graphs_cut_out_give_the_joined_graphs_bits(exported: Exported) -> None:
     weights = {name: tensor.numpy() for name, tensor in exported.weights.items()}
-    bound = OnnxCalibrator(exported.artifact.calibrator, CPU).bind(weights)
-    cut = open_session(exported.artifact.encoder, CPU, threads=1)
+    bound = OnnxCalibrator(exported.artifact.calibrator).bind(weights)
+    cut = open_session(exported.artifact.encoder, threads=1)
     for shape in SHAPES:
         feeds = exported.tokens(*shape)
         pooled, latent = exported.run(feeds | exported.overrides)

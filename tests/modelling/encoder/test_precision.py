@@ -32,7 +32,7 @@ def graph(tiny: EncoderArtifact) -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def feeds(tiny: EncoderArtifact, ids: list[list[int]]) -> list[Feeds]:
-    encoder = OnnxEncoder(tiny.encoder, ["CPUExecutionProvider"], 1)
+    encoder = OnnxEncoder(tiny.encoder, 1)
     return [encoder.prepare([row]) for row in ids]
 
 
@@ -132,8 +132,8 @@ def test_the_reduced_encoder_lies_beside_the_other_under_its_own_digest(store: P
     assert made.digest != fp32.digest
     assert made.spec.precision.startswith("int8-")
     assert EncoderStore.at(store).find("tiny-int8").digest == made.digest
-    near = OnnxEncoder(made.encoder, ["CPUExecutionProvider"], 1)([[2, 9, 8, 3]])
-    np.testing.assert_allclose(near, OnnxEncoder(fp32.encoder, ["CPUExecutionProvider"], 1)([[2, 9, 8, 3]]), atol=0.2)
+    near = OnnxEncoder(made.encoder, 1)([[2, 9, 8, 3]])
+    np.testing.assert_allclose(near, OnnxEncoder(fp32.encoder, 1)([[2, 9, 8, 3]]), atol=0.2)
 
 
 def test_text_to_take_ranges_from_comes_with_python() -> None:

@@ -90,7 +90,7 @@ def test_a_saved_model_gives_its_own_vectors_after_export(save: Save, tmp_path: 
     artifact = EncoderStore.at(tmp_path / "store").find("saved")
     assert (artifact.spec.pooling, artifact.spec.dim, artifact.spec.max_length) == ("mean+cls", 24, 48)
     assert (artifact.licence, artifact.prompts) == ("apache-2.0", {**PROMPTS, "document": ""})
-    tokenize, run = FastTokenizer(artifact.tokenizer, 48), OnnxEncoder(artifact.encoder, ["CPUExecutionProvider"], 1)
+    tokenize, run = FastTokenizer(artifact.tokenizer, 48), OnnxEncoder(artifact.encoder, 1)
     for prompt, name in ((artifact.spec.prompt, None), (artifact.prompts["passage"], "passage")):
         expected = model.encode(TEXTS, normalize_embeddings=False, prompt_name=name)
         vectors = run([one.ids for one in tokenize([prompt + text for text in TEXTS], "right")])

@@ -22,7 +22,7 @@ from isosim.errors import InvalidInput
 tokens = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 router = APIRouter(tags=["operations"])
 
-DTYPES = {"fp32": "float32", "fp16": "float16"}
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 STATUSES = (400, 413, 415, 422)
 MOST_CHARACTERS = 200_000  # maximum number of characters per request; each becomes up to 60 bytes of the answer
 
@@ -58,7 +58,7 @@ async def info(service: ServiceDep) -> Info:
     return Info(
         model_id=first.artifact.id,
         model_sha=first.digest,
-        model_dtype=DTYPES.get(spec.precision, spec.precision),
+        model_dtype=DTYPES.get(spec.number_format, spec.precision),
         served_model_name="isosim",
         model_type=ModelType(embedding=Pooling(pooling=spec.pooling)),
         max_concurrent_requests=plan.max_queued_texts,

@@ -1,0 +1,183 @@
+"""The encoder graph on OpenVINO, for processors that multiply bfloat16 numbers (AVX-512 BF16, AMX).
+
+OpenVINO computes each row of a batch independently of the number of rows. The vector of a text depends only on the
+length to which it is padded. So a batch has only texts of one padded length, and no vector depends on its batch by a
+single bit.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isosim.arrays import Vectors
+from isosim.encoders.onnx_engine import Feeds, finite, padded
+from isosim.errors import BackendFailure, Unavailable
+
+# Importing OpenVINO's telemetry would look up an analytics host and write into the home folder. With this entry, the
+# import fails, and OpenVINO works without it.
+sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+
+try:
+    import openvino as ov
+    import openvino.opset13 as operations
+    from openvino import properties
+    from openvino.properties import hint
+except ImportError as error:
+    raise Unavailable(f"OpenVINO is not installed ({error}): pip install 'isosim[openvino]'") from error
+
+# Padded lengths are multiples of this number. Each shape of input takes memory: after 3,000 batches of 3 to 128 tokens,
+# a process had grown by 69 MB with multiples of 4, and by 251 MB with every length (bf16, two streams).
+BUCKET = 4
+# OpenVINO can deadlock if the first two inferences of a process run at the same time.
+FIRST = threading.Lock()
+# A processor without bfloat16 emulates it: a product then took 33 times as long as in float32. With it, a product takes
+# 0.5 to 1.3 times as long.
+SLOWEST, TRIALS = 4.0, 8
+REMEDY = "use the encoder at fp32 or int8, or a processor with AVX-512 BF16 or AMX"
+
+
+class OpenVinoEncoder:
+    """Converts token ids to pooled vectors. Thread-safe.
+
+    Args:
+        path: the encoder's graph, in float32.
+        threads: threads of one run; 0 means one per physical core.
+        bf16: multiplies bfloat16 numbers instead of float32 numbers.
+        runs: number of runs that compute at the same time.
+        threads_alone: threads of a run that has the device to itself; 0: `threads`. Needs a second copy of the weights.
+
+    Raises:
+        Unavailable: `bf16`, and the processor would only emulate it.
+    """
+
+    same_length = BUCKET  # a batch has only texts that have the same length when rounded up to a multiple of this
+
+    def __init__(
+        self,
+        path: Path,
+        threads: int,
+        pad_token_id: int = 0,
+        *,
+        bf16: bool = False,
+        runs: int = 1,
+        threads_alone: int = 0,
+    ) -> None:
+        core, self.pad_token_id, self._local = ov.Core(), pad_token_id, threading.local()
+        with FIRST:
+            kind = ov.Type.bf16 if bf16 else ov.Type.f32
+            if bf16:
+                check_bf16(core)
+            model = core.read_model(path)
+            self.inputs = {value.any_name for value in model.inputs}
+            self.dim: int = model.output("pooled").partial_shape[1].get_length()
+            self._known_tokens = known_tokens(model)
+            self._shared = compiled(core, model, kind, runs, threads)
+            self._wide = compiled(core, model, kind, 1, threads_alone) if threads_alone else self._shared
+            if bf16 and self._shared.get_property(hint.inference_precision) != ov.Type.bf16:
+                raise Unavailable(f"OpenVINO does not compute in bfloat16 on this processor; {REMEDY}")
+            for exclusive in (False, True):
+                self.run(self.prepare([[pad_token_id] * BUCKET]), exclusive=exclusive)
+
+    def __call__(self, ids: Sequence[Sequence[int]]) -> Vectors:
+        """N lists of token ids -> vectors (N, D) float32, in one batch for each padded length. Raises as `run` does."""
+        vectors: Vectors = np.empty((len(ids), self.dim), np.float32)
+        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+        for _, group in groupby(order, key=lambda row: self._padded_length(ids[row])):
+            rows = list(group)
+            vectors[rows] = self.run(self.prepare([ids[row] for row in rows]))
+        return vectors
+
+    def _padded_length(self, tokens: Sequence[int]) -> int:
+        return -(-len(tokens) // BUCKET) * BUCKET
+
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Feeds:
+        """Arrays (N, T) of ids and mask. T is the padded length of every row.
+
+        Raises:
+            ValueError: rows have different padded lengths, which would make vectors depend on their batch.
+        """
+        if len({self._padded_length(row) for row in ids}) != 1:
+            raise ValueError("texts of different padded lengths share a batch")
+        return padded(ids, BUCKET, self.pad_token_id, self.inputs)
+
+    def run(self, prepared: Feeds, *, exclusive: bool = False) -> Vectors:
+        """Prepared arrays -> vectors (N, D) float32. `exclusive`: True if no other run is in progress.
+
+        Raises:
+            BackendFailure: the run failed, a token is unknown to the encoder, or a vector has NaN or infinity.
+        """
+        ids = prepared["input_ids"]
+        where = f"the encoder failed on a batch of {ids.shape[0]} × {ids.shape[1]} tokens"
+        if not ids.size or not 0 <= ids.min() <= ids.max() < self._known_tokens:
+            raise BackendFailure(f"{where}: it has no token, or one that the encoder does not know")
+        try:
+            pooled = self._request(exclusive=exclusive).infer(prepared, share_inputs=True)["pooled"]
+        except RuntimeError as error:
+            raise BackendFailure(f"{where}: {error}") from error
+        return finite(pooled)
+
+    def _request(self, *, exclusive: bool) -> Any:
+        """The calling thread's own request: a request runs one batch at a time."""
+        name = "wide" if exclusive else "shared"
+        if not hasattr(self._local, name):
+            setattr(self._local, name, (self._wide if exclusive else self._shared).create_infer_request())
+        return getattr(self._local, name)
+
+
+def compiled(core: Any, model: Any, kind: Any, runs: int, threads: int) -> Any:
+    """The model for `runs` parallel runs of `threads` threads each, none of which is bound to a core."""
+    options = {
+        hint.inference_precision: kind,
+        hint.enable_cpu_pinning: False,  # a container may have a share of all cores instead of cores of its own
+        properties.num_streams: runs,
+    }
+    if threads:
+        options[properties.inference_num_threads] = runs * threads
+    return core.compile_model(model, "CPU", options)
+
+
+def known_tokens(model: Any) -> int:
+    """Number of rows of the table that the token ids index; without such a table, a number above all ids. OpenVINO
+    reads zeros for a token beyond the table, without an error."""
+    for table in (one for one in model.get_ordered_ops() if one.get_type_name() == "Gather"):
+        index = table.input_value(1).get_node()
+        if index.get_type_name() == "Convert":
+            index = index.input_value(0).get_node()
+        if index.get_friendly_name() == "input_ids":
+            return int(table.input_value(0).get_partial_shape()[0].get_length())
+    return sys.maxsize
+
+
+def check_bf16(core: Any) -> None:
+    """Multiplies two matrices in float32 and in bfloat16. OpenVINO also states bfloat16 as a capability, and as what it
+    uses, where it is only emulated; only the time tells.
+
+    Raises:
+        Unavailable: this processor has no bfloat16, or it takes more than SLOWEST times as long as float32.
+    """
+    seconds = {}
+    numbers = np.random.default_rng(0).standard_normal((256, 384)).astype(np.float32)
+    rows, matrix = operations.parameter([256, 384], ov.Type.f32), operations.constant(numbers @ numbers.T @ numbers)
+    model = ov.Model([operations.matmul(rows, matrix, False, True)], [rows])
+    for kind in (ov.Type.f32, ov.Type.bf16):
+        try:
+            request = compiled(core, model, kind, 1, 1).create_infer_request()
+        except RuntimeError as error:
+            raise Unavailable(f"OpenVINO cannot compute in bfloat16 on this processor; {REMEDY}") from error
+        times = []
+        for _ in range(TRIALS):
+            began = time.perf_counter()
+            request.infer([numbers], share_inputs=True)
+            times.append(time.perf_counter() - began)
+        seconds[kind] = min(times)
+    ratio = seconds[ov.Type.bf16] / seconds[ov.Type.f32]
+    if ratio > SLOWEST:
+        raise Unavailable(
+            f"this processor only emulates bfloat16: a product takes {ratio:.0f} times as long as at fp32; {REMEDY}"
+        )
