@@ -117,6 +117,7 @@ COMBINATIONS: dict[str, Values] = {
     "external-redis": merged(IMAGE, KEYS, EXTERNAL_REDIS, TLS, {"modelStore": {"existingClaim": "models"}}),
     "cpu": merged(values_file("values-cpu.yaml"), IMAGE, KEYS, OWN_REDIS),
     "gpu": merged(values_file("values-gpu.yaml"), IMAGE, KEYS, OWN_REDIS),
+    "bf16": merged(values_file("values-bf16.yaml"), IMAGE, KEYS, OWN_REDIS),
     "gpu-shared": merged(values_file("values-gpu-shared.yaml"), IMAGE, KEYS, OWN_REDIS),
     "mig": merged(values_file("values-mig.yaml"), IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "keda"}}),
     "hpa": merged(IMAGE, KEYS, OWN_REDIS, EVERYTHING, {"autoscaling": {"kind": "hpa"}}),
