@@ -11,9 +11,8 @@ import numpy as np
 
 from isosim.arrays import Vectors
 from isosim.cli import main
-from isosim.encoders import probe
+from isosim.encoders import engines, probe
 from isosim.encoders.onnx_engine import Feeds, OnnxEncoder
-from isosim.migration import encoders
 
 RUN, TOKEN = 1e-3, 1e-6  # s per run and per padded token: estimates for a small encoder on a large GPU
 VECTORS = 1024  # number of distinct vectors
@@ -36,6 +35,6 @@ class WaitingEncoder(OnnxEncoder):
 
 if __name__ == "__main__":
     # Replaces the real class here, because the service has no setting for an encoder that waits.
-    encoders.OnnxEncoder = WaitingEncoder  # type: ignore[attr-defined]
+    engines.OnnxEncoder = WaitingEncoder  # type: ignore[attr-defined]
     probe.check = lambda *_: 0.0
     main()

@@ -147,6 +147,23 @@ def test_an_autoscaler_and_the_deployment_do_not_fight(rendered: dict[str, list[
     assert named(rendered["keys"], "Deployment", "-api")["spec"]["replicas"] == 2
 
 
+def test_autoscalers_follow_the_expected_wait(rendered: dict[str, list[Manifest]]) -> None:
+    (metric,) = named(rendered["hpa"], "HorizontalPodAutoscaler", "-api")["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] == "isosim_expected_wait_seconds"
+    assert metric["pods"]["target"]["averageValue"] == "100m"  # s: a quantity of Kubernetes has no small fractions
+    (trigger,) = named(rendered["keda"], "ScaledObject", "-api")["spec"]["triggers"]
+    assert "avg_over_time(isosim_expected_wait_seconds{" in trigger["metadata"]["query"]
+    assert trigger["metadata"]["threshold"] == "0.1"
+
+
+def test_an_encoder_at_bf16_runs_where_the_cpu_has_it(rendered: dict[str, list[Manifest]]) -> None:
+    for component in ("api", "worker"):
+        assert pods(rendered["bf16"])[component]["nodeSelector"] == {
+            "feature.node.kubernetes.io/cpu-cpuid.AVX512BF16": "true"
+        }
+    assert environment(pods(rendered["bf16"])["api"]["containers"][0])["ISOSIM_ENGINE"] == "openvino"
+
+
 def test_gpus_and_slices_are_asked_for(rendered: dict[str, list[Manifest]]) -> None:
     for name, resource in (("gpu", "nvidia.com/gpu"), ("mig", "nvidia.com/mig-1g.10gb")):
         api, worker = pods(rendered[name])["api"], pods(rendered[name])["worker"]

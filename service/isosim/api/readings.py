@@ -70,6 +70,8 @@ def champions_age(service: Service) -> float | None:
 READINGS = (
     Reading("isosim_requests_in_flight", "Requests in progress", attrgetter("observer.under_way")),
     Reading("isosim_queued_texts", "Texts admitted and not yet answered", attrgetter("encoders.queued")),
+    Reading("isosim_expected_wait_seconds", "Seconds that encoding the waiting texts is expected to take",
+            attrgetter("encoders.expected_wait")),
     Reading("isosim_memory_cache_bytes", "Bytes held by the in-memory cache",
             lambda service: service.encoders.first.embedder.cache.size),
     Reading("isosim_resident_calibration_bytes", "Bytes of the calibrations in memory",

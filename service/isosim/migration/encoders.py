@@ -147,6 +147,11 @@ class Encoders:
         """Number of texts that were admitted and are not finished."""
         return sum(loaded_encoder.embedder.batcher.queued for loaded_encoder in self.all)
 
+    @property
+    def expected_wait(self) -> float:
+        """Estimated seconds until all texts that wait now are encoded, by the slower encoder."""
+        return max(loaded_encoder.embedder.batcher.expected_wait for loaded_encoder in self.all)
+
     def set_cpu_contended(self, cpu_contended: bool) -> None:
         """Tells all batchers whether other work, such as a calibration job, uses the processor."""
         for loaded_encoder in self.all:
