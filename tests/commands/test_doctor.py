@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -65,10 +66,16 @@ def test_settings_that_are_misspelt_or_out_of_range_are_named(monkeypatch: pytes
     assert (invalid.state, "ISOSIM_PORT: Input should be" in invalid.found) == ("fault", True)
 
 
-def test_a_provider_that_is_not_installed_is_a_fault() -> None:
-    assert "lacks NoSuchProvider; remedy: correct ISOSIM_PROVIDERS" in the(
-        "fault", [doctor.runtime(["NoSuchProvider"])]
-    )
+def test_an_engine_that_is_not_installed_is_a_fault(tiny: EncoderArtifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    reduced = replace(tiny, spec=replace(tiny.spec, precision="bf16-openvino"))
+    assert doctor.engine_of(reduced) is None
+    assert "has no CUDA; remedy: pip install 'isosim[gpu]'" in the("fault", [doctor.runtime("cuda")])
+    monkeypatch.setattr(doctor, "find_spec", lambda _: None)
+    assert "not installed; remedy: pip install 'isosim[openvino]'" in the("fault", [doctor.runtime("openvino")])
+    found = doctor.engine_of(reduced)
+    assert found is not None
+    assert "tiny needs OpenVINO" in the("fault", [found])
+    assert doctor.engine_of(tiny) is None
 
 
 @pytest.mark.parametrize(

@@ -229,13 +229,20 @@ def store(settings: Settings) -> Iterator[Finding]:
             yield Finding("fault", "encoder", in_one_line(error), remedy)
         else:
             sound.append(artifact)
-            yield Finding("ok", "encoder", described(artifact))
+            yield engine_of(artifact) or Finding("ok", "encoder", described(artifact))
     domains = DomainStore(blobs)
     names = sorted({DEFAULT, *domains.names()})
     findings = domains.read_each(names, partial(domain, domains, sound))
     yield from (finding for found in findings for finding in found)
     checked = "records and champions' files" if sound else "only records"
     yield Finding("ok", "domains", f"{findings.count([])} of {len(names)} without a fault; checked: {checked}")
+
+
+def engine_of(artifact: EncoderArtifact) -> Finding | None:
+    """The fault of an encoder at bf16 without OpenVINO."""
+    if artifact.spec.number_format != "bf16" or find_spec("openvino") is not None:
+        return None
+    return Finding("fault", "encoder", f"{artifact.id} needs OpenVINO", "pip install 'isosim[openvino]'")
 
 
 def described(artifact: EncoderArtifact) -> str:

@@ -76,7 +76,7 @@ class OpenVinoEncoder:
             model = core.read_model(path)
             self.inputs = {value.any_name for value in model.inputs}
             self.dim: int = model.output("pooled").partial_shape[1].get_length()
-            self._known_tokens = known_tokens(model)
+            self.known_tokens = known_tokens(model)
             self._shared = compiled(core, model, kind, runs, threads)
             self._wide = compiled(core, model, kind, 1, threads_alone) if threads_alone else self._shared
             if bf16 and self._shared.get_property(hint.inference_precision) != ov.Type.bf16:
@@ -114,7 +114,7 @@ class OpenVinoEncoder:
         """
         ids = prepared["input_ids"]
         where = f"the encoder failed on a batch of {ids.shape[0]} × {ids.shape[1]} tokens"
-        if not ids.size or not 0 <= ids.min() <= ids.max() < self._known_tokens:
+        if not ids.size or not 0 <= ids.min() <= ids.max() < self.known_tokens:
             raise BackendFailure(f"{where}: it has no token, or one that the encoder does not know")
         try:
             pooled = self._request(exclusive=exclusive).infer(prepared, share_inputs=True)["pooled"]
@@ -147,7 +147,7 @@ def known_tokens(model: Any) -> int:
     reads zeros for a token beyond the table, without an error."""
     for table in (one for one in model.get_ordered_ops() if one.get_type_name() == "Gather"):
         index = table.input_value(1).get_node()
-        if index.get_type_name() == "Convert":
+        while index.get_type_name() in ("Convert", "Reshape"):
             index = index.input_value(0).get_node()
         if index.get_friendly_name() == "input_ids":
             return int(table.input_value(0).get_partial_shape()[0].get_length())

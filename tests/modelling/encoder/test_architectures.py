@@ -16,6 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from isosim.arrays import Doubles
 from isosim.encoders.onnx_engine import PREFIX, OnnxEncoder, open_session
+from isosim.encoders.openvino_engine import OpenVinoEncoder
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.export import encoder, precision
@@ -121,6 +122,15 @@ def test_a_texts_vector_is_what_transformers_gives(family: Family, record_proper
     print(f"largest difference, text to vector, {family.name}: {worst:.1e}")
     assert worst <= 1e-4
     assert np.abs(expected).max() > 0.1  # not so small that all would be near
+
+
+def test_openvino_gives_the_same_vectors_and_knows_the_vocabulary(family: Family) -> None:
+    spec = family.artifact.spec
+    on_openvino = OpenVinoEncoder(family.artifact.encoder, 1, spec.pad_token_id)
+    tokens = FastTokenizer(family.artifact.tokenizer, spec.max_length)(TEXTS, "right")
+    ids = [one.ids for one in tokens]
+    np.testing.assert_allclose(on_openvino(ids), family.serve(ids), rtol=0, atol=1e-5)
+    assert on_openvino.known_tokens == family.whole.get_input_embeddings().num_embeddings
 
 
 def test_pooled_and_latent_are_torchs_at_shapes_that_were_not_traced(family: Family) -> None:
