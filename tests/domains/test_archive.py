@@ -9,6 +9,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,15 +18,18 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from isosim.domains import archive
 from isosim.domains.archive import CONTENTS, EncodersOfStore, Imported, export_domains, import_domains, staging
 from isosim.domains.domain import EncoderAliases
 from isosim.domains.store import REPORT, WEIGHTS, DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.errors import Conflict, EncoderMismatch, InvalidInput, IsosimError, NotFound, TooLarge
+from isosim.errors import Conflict, CorruptArtifact, EncoderMismatch, InvalidInput, IsosimError, NotFound, TooLarge
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.scoring.advice import Target
+from isosim.scoring.calibration import DomainModel
 from isosim.store.blobs import Blobs
+from tests.core.scoring import references
 from tests.store.conftest import in_memory
 from tests.stores import domains_of, publish
 from tests.text import sentences
@@ -37,14 +41,13 @@ Change = Callable[[Members], bytes]  # makes an archive of what an export holds
 @pytest.fixture(scope="module")
 def source(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`news@1`, deleted; `news@2`, whitened, previous; `news@3`, champion; a saved threshold."""
-    store = tmp_path_factory.mktemp("source") / "store"
+    store, texts = tmp_path_factory.mktemp("source") / "store", sentences(1000)
     shutil.copytree(tiny_store / "encoders", store / "encoders")
     domains, artifact = domains_of(store), EncoderStore.at(store).find("tiny")
-    texts = sentences(1000)
-    for method in ("identity", "whitening", "identity"):
-        wanted = JobRequest("news", artifact.digest, artifact.id, method, "always", sentences=len(texts))
-        given = CalibrationInput(texts, [])
-        calibrate_job(wanted, given, artifact, domains, lambda *_: None, threads=1).publish(domains)
+    publish(domains, "news", artifact, promote=False)
+    wanted = JobRequest("news", artifact.digest, artifact.id, "whitening", "always", sentences=len(texts))
+    calibrate_job(wanted, CalibrationInput(texts, []), artifact, domains, lambda *_: None, threads=1).publish(domains)
+    publish(domains, "news", artifact, DomainModel(reference=references.REFERENCE, probability=references.MAP))
     domains.delete("news", 1)
     domains.set_target("news", "duplicates", Target(fmr=0.01))
     return store
@@ -68,17 +71,17 @@ def exported(domains: DomainStore, name: str = "news", *numbers: int) -> bytes:
 
 
 def unpacked(content: bytes) -> Members:
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        return {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        return {one.name: tar.extractfile(one).read() for one in tar}  # type: ignore[union-attr]
 
 
 def packed(members: Members) -> bytes:
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+            tar.addfile(member, io.BytesIO(content))
     return out.getvalue()
 
 
@@ -182,15 +185,19 @@ def test_imports_at_once_add_each_version_once(source: Path, target: DomainStore
     assert target.read("news").targets == {"duplicates": Target(fmr=0.01)}
 
 
-def test_a_missing_or_damaged_version_is_not_exported(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFound):
-        exported(domains_of(source), "news", 1)
+def test_a_missing_or_damaged_version_or_too_large_a_record_is_not_exported(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(source, tmp_path / "store")
-    damaged = domains_of(tmp_path / "store")
-    (key,) = [key for key in damaged.keys("news", 2) if key.endswith(REPORT)]
-    damaged.blobs.write(key, b"{}")
-    with pytest.raises(IsosimError, match=r"report\.json"):
-        exported(damaged)
+    domains = domains_of(tmp_path / "store")
+    with pytest.raises(NotFound):
+        exported(domains, "news", 1)
+    with monkeypatch.context() as patch, pytest.raises(TooLarge, match="too many versions"):
+        patch.setattr(archive, "MOST_JSON", 100)
+        exported(domains)
+    domains.blobs.write(domains.keys("news", 2)[-1], b"{}")
+    with pytest.raises(CorruptArtifact, match=f"does not match .*; {archive.REMEDY}"):
+        exported(domains)
 
 
 def test_a_version_that_is_deleted_during_an_export_is_left_out_whole(source: Path, take: Take) -> None:
@@ -212,45 +219,34 @@ def test_a_version_that_is_deleted_during_an_export_is_left_out_whole(source: Pa
 REFERENCE, RECORD = "reference.npz", "news/domain.json"
 
 
-def holding(changes: Mapping[str, bytes | None]) -> Change:
-    """With other contents of members, by the ends of their names, or without them (None), or with more of them."""
+def edited(contents: Mapping[str, Any], *, sealed: bool = False, **facts: Any) -> Change:
+    """With other contents of members, by the ends of their names, and other facts about each version in the record.
+
+    A content is bytes, a function of those that are there, or None (without the member); a name that no member has is
+    that of one more. `sealed`: the record states the hashes of the new contents.
+    """
 
     def change(members: Members) -> bytes:
-        found: dict[str, bytes | None] = dict(members)
-        for end, content in changes.items():
-            found |= dict.fromkeys([name for name in members if name.endswith(end)] or [end], content)
-        return packed({name: content for name, content in found.items() if content is not None})
-
-    return change
-
-
-def stating(**facts: Any) -> Change:
-    """With other facts about each version in the record."""
-
-    def change(members: Members) -> bytes:
-        record = json.loads(members[RECORD])
+        record, found = json.loads(members[RECORD]), dict[str, Any](members)
         record["versions"] = {number: version | facts for number, version in record["versions"].items()}
-        return packed(members | {RECORD: json.dumps(record).encode()})
+        for end, content in contents.items():
+            for name in [name for name in members if name.endswith(end)] or [end]:
+                found[name] = content(members[name]) if callable(content) else content
+                if sealed:
+                    _, number, file = name.split("/")
+                    record["versions"][number]["files"][file] = hashlib.sha256(found[name]).hexdigest()
+        if sealed or facts:
+            found[RECORD] = json.dumps(record).encode()
+        return packed({name: found[name] for name in found if found[name] is not None})
 
     return change
+
+
+sealed = partial(edited, sealed=True)
 
 
 def named(old: str, new: str) -> Change:
     return lambda members: packed({name.replace(old, new): content for name, content in members.items()})
-
-
-def sealed(file: str, make: bytes | Callable[[bytes], bytes]) -> Change:
-    """With another content of a file of each version that has it, whose hash the record states."""
-
-    def change(members: Members) -> bytes:
-        record, found = json.loads(members[RECORD]), dict(members)
-        for number, version in record["versions"].items():
-            if (name := f"news/{number}/{file}") in members:
-                found[name] = make(members[name]) if callable(make) else make
-                version["files"][file] = hashlib.sha256(found[name]).hexdigest()
-        return packed(found | {RECORD: json.dumps(record).encode()})
-
-    return change
 
 
 def npz(save: Callable[..., None] = np.savez, **arrays: Any) -> bytes:
@@ -263,9 +259,9 @@ def zipped(shape: tuple[int, ...], content: bytes, times: int) -> bytes:
     """An array of 8-byte numbers that says it has this shape, and stands several times in the directory."""
     header, out = io.BytesIO(), io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": shape})
-    with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr("similarities.npy", header.getvalue() + content)
-        archive.filelist *= times
+    with zipfile.ZipFile(out, "w") as file:
+        file.writestr("similarities.npy", header.getvalue() + content)
+        file.filelist *= times
     return out.getvalue()
 
 
@@ -277,7 +273,7 @@ def arrays(file: str, **changes: Any) -> Change:
             new = {name: one(before[name]) if callable(one) else one for name, one in changes.items()}
             return npz(**{**before, **new})
 
-    return sealed(file, change)
+    return sealed({file: change})
 
 
 def without_numbers(content: bytes) -> bytes:
@@ -318,22 +314,22 @@ REFUSED = {
     "a pipe": Refused(packed, "save it into a file first", options={"kind": Pipe}),
     "not permitted": Refused(packed, "mine is not yours", IsosimError, {"rename": "mine", "permit": forbid}),
     "stopped": Refused(packed, "was stopped", Conflict, {"proceed": lambda: False}),
-    "another encoder": Refused(stating(encoder_id="other"), "news@2 was .* other .* has: .*tiny", EncoderMismatch),
-    "another digest": Refused(stating(encoder="0" * 64), "which this store does not have", EncoderMismatch),
-    "contents missing": Refused(holding({CONTENTS: None}), "has to come first"),
+    "another encoder": Refused(edited({}, encoder_id="other"), "news@2 was .* other .* has: .*tiny", EncoderMismatch),
+    "another digest": Refused(edited({}, encoder="0" * 64), "which this store does not have", EncoderMismatch),
+    "contents missing": Refused(edited({CONTENTS: None}), "has to come first"),
     "contents alone": Refused(lambda m: packed({CONTENTS: m[CONTENTS]}), "holds no version"),
-    "a newer format": Refused(holding({CONTENTS: b'{"format": 9}'}), "format 2, not 9"),
-    "contents of another kind": Refused(holding({CONTENTS: b"[1]"}), "not a JSON object"),
+    "a newer format": Refused(edited({CONTENTS: b'{"format": 9}'}), "format 2, not 9"),
+    "contents of another kind": Refused(edited({CONTENTS: b"[1]"}), "not a JSON object"),
     "a path upwards": Refused(named("news/", "../news/"), "does not belong there"),
     "a name in Unicode": Refused(named("news/", "new\u017f/"), "not an archive|not a regular file"),
     "a name behind a zero": Refused(named("news/2", "news/2\0"), "in the place of"),
-    "another file": Refused(holding({"news/4/run.sh": b"rm"}), "does not belong there"),
-    "a missing file": Refused(holding({"2/report.json": None}), "in the place of news/2/report.json"),
-    "a file that was changed": Refused(holding({"2/report.json": b"{}"}), "does not match"),
-    "no record": Refused(holding({RECORD: None}), "does not belong there"),
-    "a record of nothing": Refused(holding({RECORD: b"{}"}), "names no version"),
+    "another file": Refused(edited({"news/4/run.sh": b"rm"}), "does not belong there"),
+    "a missing file": Refused(edited({"2/report.json": None}), "in the place of news/2/report.json"),
+    "a file that was changed": Refused(edited({"2/report.json": b"{}"}), "does not match"),
+    "no record": Refused(edited({RECORD: None}), "does not belong there"),
+    "a record of nothing": Refused(edited({RECORD: b"{}"}), "names no version"),
     "20,000 entries that are not versions": Refused(
-        holding({RECORD: json.dumps({"versions": {n: {} for n in range(20_000)}}).encode()}),
+        edited({RECORD: json.dumps({"versions": {n: {} for n in range(20_000)}}).encode()}),
         "domain: [1-9] validation error",
     ),
     "a symbolic link": Refused(typed(tarfile.SYMTYPE), "not a regular file"),
@@ -341,32 +337,33 @@ REFUSED = {
     "a long name of 400 MB": Refused(typed(tarfile.GNUTYPE_LONGNAME, 400_000_000), "not a regular file"),
     "a size that no file has": Refused(typed(tarfile.REGTYPE, 1 << 80), "not a regular file"),
     "a size below zero": Refused(typed(tarfile.REGTYPE, -512), "not a regular file"),  # it would be read for ever
-    "a number that is another one": Refused(stating(number=7), "must have its number"),
-    "an encoder that is a path": Refused(stating(encoder_id="../../x"), "names no encoder"),
-    "files that are a path": Refused(stating(files={"../x": "0"}), "only files of a version"),
-    "no method": Refused(stating(method=None), "does not describe a domain"),
-    "levels that do not fit": Refused(stating(levels=[3]), "cannot be used: levels of"),
-    "no date": Refused(stating(created="yesterday"), "created is 'yesterday', not a date"),
-    "an origin of a path": Refused(stating(origin=ORIGIN), "must have an origin"),
-    "a report that is a list": Refused(sealed(REPORT, b"[]"), "not a JSON object"),
-    "compressed": Refused(sealed(REFERENCE, npz(np.savez_compressed, similarities=np.zeros(10**7))), "is compressed"),
-    "a terabyte in a header": Refused(sealed(REFERENCE, zipped((1 << 37,), bytes(800), 1)), "not an array of numbers"),
-    "one array many times": Refused(sealed(REFERENCE, zipped((1000,), bytes(8000), 100)), "does not belong there"),
-    "a pickle": Refused(sealed(REFERENCE, npz(similarities=np.array([{}], dtype=object))), "not an array of numbers"),
-    "arrays of another kind": Refused(sealed(REFERENCE, npz(a=np.arange(3))), "does not belong there"),
+    "a number that is another one": Refused(edited({}, number=7), "must have its number"),
+    "an encoder that is a path": Refused(edited({}, encoder_id="../../x"), "names no encoder"),
+    "files that are a path": Refused(edited({}, files={"../x": "0"}), "only files of a version"),
+    "no method": Refused(edited({}, method=None), "does not describe a domain"),
+    "levels that do not fit": Refused(edited({}, levels=[3]), "cannot be used: levels of"),
+    "no date": Refused(edited({}, created="yesterday"), "created is 'yesterday', not a date"),
+    "an origin of a path": Refused(edited({}, origin=ORIGIN), "must have an origin"),
+    "a report that is a list": Refused(sealed({REPORT: b"[]"}), "not a JSON object"),
+    "compressed": Refused(sealed({REFERENCE: npz(np.savez_compressed, levels=np.zeros(10**7))}), "is compressed"),
+    "a terabyte in a header": Refused(sealed({REFERENCE: zipped((1 << 37,), bytes(8), 1)}), "not an array of numbers"),
+    "one array many times": Refused(sealed({REFERENCE: zipped((1000,), bytes(8000), 100)}), "does not belong there"),
+    "a pickle": Refused(sealed({REFERENCE: npz(similarities=np.array([{}], dtype=object))}), "not an array of numbers"),
+    "arrays of another kind": Refused(sealed({REFERENCE: npz(a=np.arange(3))}), "does not belong there"),
     # numpy looks at the beginning and reads one array; zipfile looks at the end and reads an archive.
-    "an array before an archive": Refused(sealed(REFERENCE, lambda npz: b"\x93NUMPY" + npz), "is not a .npz"),
+    "an array before an archive": Refused(sealed({REFERENCE: lambda npz: b"\x93NUMPY" + npz}), "is not a .npz"),
     "a reference of 100 levels": Refused(arrays(REFERENCE, levels=np.logspace(-1, -5, 100)), "at most"),
     "texts that the encoder does not read": Refused(  # it reads 32 tokens
         arrays("domain_test.npz", centres=lambda old: np.append(old[:-1], np.log(32_000))), "more than 32 tokens"
     ),
-    "weights that do not fit": Refused(sealed(WEIGHTS, safetensors.numpy.save({"mean": np.zeros(8)})), "do not fit"),
-    "weights that are not finite": Refused(sealed(WEIGHTS, without_numbers), "latents are not finite"),
+    "weights that do not fit": Refused(sealed({WEIGHTS: safetensors.numpy.save({"mean": np.zeros(8)})}), "do not fit"),
+    "weights that are not finite": Refused(sealed({WEIGHTS: without_numbers}), "latents are not finite"),
     "knots out of order": Refused(arrays(REFERENCE, similarities=np.array([1.0, 0.0])), "must rise"),
     "a tail that is not finite": Refused(arrays(REFERENCE, scale=np.nan), "not finite"),
     "a tail that rises": Refused(arrays(REFERENCE, shape=-5.0, scale=-1.0), "do not fall|not finite"),
+    "a probability that is not finite": Refused(arrays("probability.npz", clip=np.nan), "must consist of finite"),
     "no pairs": Refused(arrays(REFERENCE, pairs=0.0), "cannot be used"),
-    **{f"a large {file}": Refused(holding({file: bytes(5 << 20)}), "at most", TooLarge)
+    **{f"a large {file}": Refused(edited({file: bytes(5 << 20)}), "at most", TooLarge)
        for file in (REPORT, WEIGHTS, REFERENCE, RECORD, CONTENTS)},
 }  # fmt: skip
 
@@ -402,22 +399,20 @@ def test_a_number_without_room_for_later_ones_damaged_thresholds_and_aliases_are
     assert target.read("news").aliases == {}
 
 
-def test_an_import_holds_one_version_at_a_time(members: Members, take: Take, tmp_path: Path) -> None:
-    """Memory: 15 domains take no more than five."""
-
+def test_an_import_and_an_export_hold_one_version_at_a_time(members: Members, take: Take, tmp_path: Path) -> None:
     def peak(count: int) -> int:
         path, store = tmp_path / f"{count}.tar", domains_of(tmp_path / str(count))
         many = {name.replace("news/", f"d{n}/"): content for n in range(count) for name, content in members.items()}
         path.write_bytes(packed(many))
         del many
         tracemalloc.start()
-        with path.open("rb") as file:
+        with path.open("rb") as file, (tmp_path / "out").open("wb") as out:
             take(file, store, kind=lambda opened: opened)
-        with (tmp_path / f"{count}.out").open("wb") as out:
             export_domains(store, ((name, [2, 3]) for name in store.names()), out)
         used = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return used
 
-    peak(2)  # what is loaded once
-    assert peak(15) < peak(5) + 1_000_000  # ten domains have 1,800,000 bytes; other threads of the process allocate too
+    peak(1)  # what is loaded once
+    size = len(packed(members))
+    assert peak(12) < peak(2) + 3 * size  # other threads of the process allocate too

@@ -1,18 +1,14 @@
 """State machines of stores: a store or a process that is killed at a chosen operation, and how a machine is run."""
 
 import functools
-import itertools
-import os
-import signal
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from isosim.store.blobs import Blobs, Folder
+from isosim.store.blobs import Blobs
 from tests.store.conftest import Open
 
 
@@ -89,38 +85,6 @@ def faulty(step: Callable[..., None]) -> Callable[..., None]:
                 self.is_hit(killed=not self.crashing.lost, **given)
 
     return run
-
-
-def killed_at(step: int, root: Path, change: Callable[[Folder], object]) -> bool:
-    """Makes a change in a child process, which is killed at its `step`th step: before or after a file takes its place,
-    or is deleted. Returns whether it was killed before its end."""
-    steps = itertools.count(1)
-
-    class Dying(Folder):
-        def step(self) -> None:
-            if next(steps) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def _place(self, whole: Path, key: str) -> None:
-            self.step()
-            super()._place(whole, key)
-            self.step()
-
-        def delete(self, keys: Iterable[str]) -> None:
-            for key in keys:
-                self.step()
-                super().delete([key])
-
-    child = os.fork()
-    if child == 0:
-        try:
-            change(Dying(root))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
 
 
 def run_on(place: Open, machine: type[RuleBasedStateMachine], examples: int) -> None:

@@ -4,10 +4,8 @@ import errno
 import fcntl
 import hashlib
 import os
-import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +18,15 @@ from isosim.store.artifacts import building, claim, locked, manifest_bytes, read
 REAL_FLOCK = fcntl.flock
 
 
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """No file can grow beyond four kilobytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_write_or_a_build_that_fails_leaves_the_old_content_and_no_litter(tmp_path: Path) -> None:
-    path = tmp_path / "aliases.json"
-    artifacts.write_json(path, {"ü": [1, 2.5, None]})
-    with full_disk(), pytest.raises(OSError, match="too large"):
-        write_atomically(path, b"new" * 10_000)
-    with full_disk(), pytest.raises(OSError, match="too large"), building(tmp_path) as folder:
-        (folder / "weights").write_bytes(b"1" * 100_000)
-    with suppress(KeyboardInterrupt), building(tmp_path):
+    path, unwritable = tmp_path / "aliases.json", {"ü": [1, 2.5, None]}
+    artifacts.write_json(path, unwritable)
+    with pytest.raises(TypeError):
+        write_atomically(path, unwritable)  # type: ignore[arg-type]
+    with suppress(KeyboardInterrupt), building(tmp_path) as folder:
+        (folder / "weights").write_bytes(b"1")
         raise KeyboardInterrupt
-    assert read_json(path) == {"ü": [1, 2.5, None]}
+    assert read_json(path) == unwritable
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -51,15 +37,14 @@ def test_json_that_is_no_object_is_corrupt_and_the_file_is_named(tmp_path: Path,
         read_json(tmp_path / "aliases.json")
 
 
-CONTENT = b"12345678"
-HASH = hashlib.sha256(CONTENT).hexdigest()
+HASH = hashlib.sha256(b"1234").hexdigest()
 MANIFEST = manifest_bytes({"method": "flow", "files": {"weights": HASH, "report": HASH}})
 
 
 @pytest.mark.parametrize(
-    ("file", "damaged", "named"),
+    ("file", "content", "named"),
     [
-        ("weights", b"12345679", "weights"),
+        ("weights", b"1235", "weights"),
         ("weights", None, "weights"),
         ("manifest.json", MANIFEST.replace(b"flow", b"flaw"), r"manifest\.json"),
         ("manifest.json", MANIFEST.replace(b"method", b"metHod"), r"manifest\.json"),
@@ -67,21 +52,19 @@ MANIFEST = manifest_bytes({"method": "flow", "files": {"weights": HASH, "report"
     ],
 )
 def test_a_changed_or_missing_file_of_an_artifact_is_named(
-    tmp_path: Path, file: str, damaged: bytes | None, named: str
+    tmp_path: Path, file: str, content: bytes | None, named: str
 ) -> None:
     with pytest.raises(FileNotFoundError):  # no artifact is not a corrupt one
         verified(tmp_path)
-    for name, content in (("weights", CONTENT), ("report", CONTENT), ("extra", b""), ("manifest.json", MANIFEST)):
-        (tmp_path / name).write_bytes(content)
-    assert verified(tmp_path)["method"] == "flow"
+    for name, kept in {"weights": b"1234", "report": b"1234", "extra": b"", "manifest.json": MANIFEST}.items():
+        (tmp_path / name).write_bytes(kept)
+    assert verified(tmp_path)["method"] == verified(tmp_path, "report")["method"] == "flow"
     with pytest.raises(CorruptArtifact, match="extra"):  # a file that the manifest does not know is not trusted
         verified(tmp_path, "extra")
-    (tmp_path / file).unlink() if damaged is None else (tmp_path / file).write_bytes(damaged)
+    (tmp_path / file).unlink() if content is None else (tmp_path / file).write_bytes(content)
     for names in ([], ["weights"]):
         with pytest.raises(CorruptArtifact, match=named):
             verified(tmp_path, *names)
-    if file == "weights":
-        verified(tmp_path, "report")
 
 
 def flock_of_nfs(descriptor: Any, operation: int) -> None:

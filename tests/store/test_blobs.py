@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -124,14 +125,38 @@ def test_a_held_lock_is_given_up_after_a_deadline_and_only_its_key_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.3)
-    folder = Folder(tmp_path)
-    tag, began = folder.write("a", b"1"), time.monotonic()
+    folder, began = Folder(tmp_path), time.monotonic()
     with folder._locked("a"):
+        for item in folder.unfinished(-1):
+            item.remove()  # not the lock: its process lives
         with pytest.raises(Unavailable, match="lock of a"):
-            Folder(tmp_path).write("a", b"2", over=tag)
+            Folder(tmp_path).write("a", b"2", new=True)
         assert time.monotonic() - began >= 0.3
         folder.write("b", b"1", new=True)
-    folder.write("a", b"2", over=tag)
+    (tmp_path / ".a.lock").touch()  # one that a killed process has left
+    folder.write("a", b"2", new=True)
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_process_that_is_killed_in_a_write_leaves_a_whole_object_and_stops_no_writer(
+    tmp_path: Path, placed: bool
+) -> None:
+    class Dying(Folder):
+        def _place(self, whole: Path, key: str) -> None:
+            if placed:
+                super()._place(whole, key)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    folder = Folder(tmp_path)
+    tag = folder.write("a", b"1")
+    if (child := os.fork()) == 0:
+        Dying(tmp_path).write("a", b"2", over=tag)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert [(entry.key, folder.read(entry.key)[0]) for entry in folder.list("")] == [("a", b"2" if placed else b"1")]
+    assert list(folder.unfinished(60)) == []
+    for item in folder.unfinished(-1):
+        item.remove()
+    assert [path.name for path in tmp_path.rglob("*")] == ["a"]
 
 
 def test_a_folder_that_becomes_empty_is_not_removed_under_a_writer(tmp_path: Path) -> None:
