@@ -316,9 +316,6 @@ a domain that has gone is forgotten with all its versions
     did default, news, news@2, news, news@1, news; refresh; did; news = UnknownDomain; news@1 = UnknownDomain
     news@previous = UnknownDomain
 
-that a domain has gone is told also where it went for want of room before
-    room 1; promote a 1; promote b 1; a = 1; b = 1; told a is 1, a went, b is 1; erase a; refresh; told a gone
-
 a pinned version is dropped, and a champion is not
     promote news 1; promote news 2; news@1 = 1; news = 2; delete news 1; hush; drop news 1; drop news 2
     news@1 = NotFound; news = 2; told news is 2
@@ -335,11 +332,6 @@ saved targets come with the champion or a pinned version, and cost no other look
     did law, law@1, news, news@1; refresh; save news 20; save law 20; saved news = 0.1; refresh
     did default, law, law, news, news; saved news = 0.2; saved law = 0.2; promote news 2; save news 30; refresh
     news = 2; saved news = 0.3; spoil news 3; promote news 3; save news 40; refresh; news = 2; saved news = 0.4
-
-a move changes who answers, and is told
-    add other; promote warm 1; promote warm 2 other; promote cold 1; promote cold 2 other; warm = 1; cold = 1
-    warm:other = 2; told cold is 1, warm is 1; move warm; move cold; warm = 1; refresh; told cold went, warm is 2
-    warm = 2; cold = 2; told cold is 2; stay warm; refresh; warm = 1; told warm is 1
 
 a domain that moved to an encoder that is not run is refused, except by number
     promote news 1; promote default 1; news = 1; default = 1; refresh; move news; move default; refresh

@@ -299,43 +299,35 @@ def test_owners_take_turns_and_the_oldest_job_of_an_owner_comes_first(blobs: Blo
     assert [posted.index(attempt.job.id) for attempt in attempts] == [0, 3, 1, 4, 2]
 
 
-def test_only_a_worker_that_does_not_beat_is_taken_for_dead_however_the_clocks_jump(blobs: Blobs) -> None:
-    clock = Clock()
-    post(opened(blobs))
-    attempt, other = begun(opened(blobs)), opened(blobs, clock)
+def test_a_worker_that_does_not_beat_is_taken_for_dead_and_the_third_time_its_job_fails(blobs: Blobs) -> None:
+    """However the clocks jump; and the champion is that of the first attempt."""
+    clock, job, attempts = Clock(), post(opened(blobs)), list[Attempt]()
+    jobs = opened(blobs, clock)
     stopped = watched(blobs, "list", lambda *_: setattr(clock, "now", clock.now + 2 * SILENCE), clock)
-    assert [stopped.claim("other"), stopped.claim("other")] == [None, None]  # it was stopped while it looked
-    for _ in range(3):
-        assert other.claim("other") is None
-        clock.now += 1e6
-        attempt.beat("fitting", 0.5)
-    assert other.claim("other") is None
-    clock.now += SILENCE + 1
-    taken = other.claim("other")
-    assert taken is not None
-    assert taken.job.notices == ["attempt 1: its worker fell silent while fitting"]
-    with pytest.raises(JobCancelled, match=r"attempt 1 of job .* has been replaced"):
-        attempt.end(Status.FAILED, error="unfit")
-
-
-def test_a_job_fails_after_three_attempts_and_keeps_the_champion_of_the_first(blobs: Blobs) -> None:
-    clock = Clock()
-    jobs, job = opened(blobs, clock), post(opened(blobs))
     for number in (1, 2, 3):
         attempt = jobs.claim(next(NAMES), champion=lambda _: number)  # noqa: B023
         assert attempt is not None
         assert (attempt.job.attempt, attempt.job.request.champion) == (number, 1)
-        attempt.beat(f"stage {number}", 0.5)
+        assert [stopped.claim("other"), stopped.claim("other")] == [None, None]  # it was stopped while it looked
+        for _ in range(3):
+            assert jobs.claim("other") is None
+            clock.now += 1e6
+            attempt.beat(f"stage {number}", 0.5)
         assert jobs.claim("other") is None
         clock.now += SILENCE + 1
+        attempts.append(attempt)
     assert jobs.rested_on() == {"a": {1}}
     assert jobs.claim("worker") is None
     end = jobs.read(job.id)
     assert (end.status, end.attempt, jobs.rested_on()) == (Status.FAILED, 3, {})
-    assert end.error == "attempt 3: its worker fell silent while stage 3; no further attempt is made"
+    assert end.notices == [f"attempt {number}: its worker fell silent while stage {number}" for number in (1, 2, 3)]
+    assert end.error == f"{end.notices[-1]}; no further attempt is made"
+    for attempt in attempts:
+        with pytest.raises(JobCancelled, match=r"attempt . of job .* has been replaced"):
+            attempt.end(Status.FAILED, error="unfit")
 
 
-def test_of_two_equal_requests_at_once_the_second_changes_nothing(blobs: Blobs) -> None:
+def test_of_equal_requests_the_second_changes_nothing_until_the_key_is_free(blobs: Blobs) -> None:
     first: list[Job] = []
     jobs = watched(blobs, "upload", lambda *_: first or first.append(post(opened(blobs), key="1")))
     assert [post(jobs, key="1")] == first
@@ -345,15 +337,10 @@ def test_of_two_equal_requests_at_once_the_second_changes_nothing(blobs: Blobs) 
     for text, seed in (("1", 0), ("0", 1)):
         with pytest.raises(Conflict, match="Idempotency-Key was used for another calibration"):
             post(jobs, text, key="1", seed=seed)
-
-
-def test_the_first_job_of_a_key_is_kept_while_the_next_is_being_posted(blobs: Blobs) -> None:
-    jobs = watched(blobs, "upload", lambda *_: opened(blobs).sweep(keep=0))
-    first = post(jobs, key="1")
-    jobs.cancel(first.id)
-    jobs.free_keys([first, replace(first, first="0" * 32)])
-    job = post(jobs, key="1")
-    assert job.id != first.id
+    jobs.cancel(first[0].id)
+    jobs.free_keys([first[0], replace(first[0], first="0" * 32)])
+    job = post(watched(blobs, "upload", lambda *_: opened(blobs).sweep(keep=0)), key="1")  # which keeps the first job
+    assert job != first[0]
     assert post(jobs, key="1") == job
 
 
@@ -456,10 +443,3 @@ def test_text_labels_and_vectors_arrive_as_they_were_posted(blobs: Blobs) -> Non
         assert (list(posted.texts()), posted.labels()) == (["first", "zweiter\n"], [pair])
         assert posted.vectors is not None
         assert (posted.vectors.read_bytes(), without.vectors) == (b"header123", None)
-
-
-@pytest.mark.parametrize("name", ["", "../x", "0" * 31, "0" * 33, "G" * 32])
-def test_an_id_that_is_none_is_not_found(blobs: Blobs, name: str) -> None:
-    for call in (opened(blobs).read, opened(blobs).cancel):
-        with pytest.raises(NotFound, match="no calibration job"):
-            call(name)
