@@ -190,7 +190,9 @@ class Machine(RuleBasedStateMachine):
         if name not in set(self.other.names()):
             return
         content = self.other.blobs.read(key)[0]
-        damaged = b"\xff" if whole else content.replace(b'"aliases": {', b'"aliases": {"d": "x",').replace(b",}", b"}")
+        damaged = (
+            b"\xff" if whole else content.replace(b'"thresholds": {', b'"thresholds": {"d": 1,').replace(b",}", b"}")
+        )
         self.other.blobs.write(key, damaged)
         calls: list[Callable[[], object]] = [
             lambda: self.store.read(name), lambda: publish(self.store, name), lambda: self.store.prune(name, 1),
@@ -202,7 +204,7 @@ class Machine(RuleBasedStateMachine):
         assert self.champions.read()[name].damaged
         assert self.other.blobs.read(key)[0] == damaged
         self.entries.pop(name, None)  # those in the record may be lost
-        self.litter = self.killed = True
+        numbered, self.litter, self.killed = not self.litter, True, True
         if removing:
             self.store.remove(name)
             assert self.other.read(name).versions == {}
@@ -212,7 +214,8 @@ class Machine(RuleBasedStateMachine):
         assert after.next >= before.next
         assert after.changes > before.changes
         if not whole:
-            assert after.epoch == before.epoch
+            assert (after.epoch, after.aliases) == (before.epoch, before.aliases)
+        if not whole or numbered:
             assert before.versions.items() <= after.versions.items()
         if name not in self.removing:
             files = {one.upload for one in after.versions.values()}
@@ -431,3 +434,5 @@ def test_versions_whose_numbers_are_lost_get_new_ones_in_the_order_of_their_crea
     created = {number: version.created for number, version in store.repair("a").versions.items()}
     assert min(created) > len(days)
     assert [created[number] for number in sorted(created)] == sorted(created.values())
+    blobs.write("domains/a.json", b"{")
+    assert store.repair("a").versions.keys() == created.keys()  # which have been written by now
