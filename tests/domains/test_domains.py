@@ -1,13 +1,16 @@
 """Domains: whole records, whatever is written, killed, deleted or damaged, and their champions, listed and seeded."""
 
+import io
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -17,10 +20,11 @@ from isosim.domains.champions import Champions
 from isosim.domains.domain import Domain, EncoderAliases, Migration, Version
 from isosim.domains.history import RECENT, Author, Entry, author
 from isosim.domains.seeding import seed_default
-from isosim.domains.store import DomainStore
+from isosim.domains.store import WEIGHTS, DomainStore, read_parts
 from isosim.errors import Conflict, CorruptArtifact, NotFound
 from isosim.scoring.advice import Target
 from isosim.store.blobs import Blobs, opened
+from tests.core.scoring.references import REFERENCE
 from tests.store.conftest import Open
 from tests.store.machines import FAULTS, Crashing, Watched, faulty, run_on
 
@@ -436,3 +440,46 @@ def test_versions_whose_numbers_are_lost_get_new_ones_in_the_order_of_their_crea
     assert [created[number] for number in sorted(created)] == sorted(created.values())
     blobs.write("domains/a.json", b"{")
     assert store.repair("a").versions.keys() == created.keys()  # which have been written by now
+
+
+@pytest.mark.parametrize("file", ["weights", "report.json"])
+@pytest.mark.parametrize("content", [b"", b"?", None])
+def test_a_damaged_file_of_a_version_is_named(blobs: Blobs, file: str, content: bytes | None) -> None:
+    store = DomainStore(blobs)
+    publish(store, "a")
+    assert store.report("a", 1) == {}
+    key = next(key for key in store.keys("a", 1) if key.endswith(file))
+    blobs.delete([key]) if content is None else blobs.write(key, content)
+    with pytest.raises(CorruptArtifact, match=f"a file is missing|{file} does not match") as told:
+        store.load("a", 1)
+    assert key in str(told.value.place)
+    with pytest.raises(CorruptArtifact, match=r"of 'a'") if file == "report.json" else nullcontext():
+        store.report("a", 1)
+
+
+def test_what_lies_elsewhere_is_no_file_of_a_version(blobs: Blobs) -> None:
+    """Who may write the bucket must not write files of the servers."""
+    store, record = DomainStore(blobs), publish(DomainStore(blobs), "a")
+    blobs.write(store.records.key("b-c"), blobs.read(store.records.key("a"))[0])  # in the place of another
+    with pytest.raises(CorruptArtifact, match="version 1 of 'b-c': a file is missing"):
+        store.load("b-c", 1)
+    for name in ("/victim", "../victim", ""):
+        store.change("a", lambda domain: replace(domain, versions={1: replace(record, files={name: ""})}))  # noqa: B023
+        with pytest.raises(CorruptArtifact, match="not the name of a file"):
+            store.load("a", 1)
+
+
+def test_what_cannot_be_read_is_corrupt_and_no_pickle_is_loaded(tmp_path: Path) -> None:
+    def npz(**changes: Any) -> bytes:
+        out, arrays = io.BytesIO(), REFERENCE.arrays() | changes
+        np.savez(out, **{name: array for name, array in arrays.items() if array is not None})
+        return out.getvalue()
+
+    unreadable = {b"": "", b"text": "", b"PK\x03\x04 no zip": "", b"\x93NUMPY": ""}
+    incomplete = {npz(**{missing: None}): missing for missing in REFERENCE.arrays()}
+    pickled = {npz(similarities=np.array([{}], dtype=object)): "allow_pickle"}
+    for name, contents in ((WEIGHTS, unreadable), ("reference.npz", unreadable | incomplete | pickled)):
+        for content, told in contents.items():
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(CorruptArtifact, match=f"a version cannot be read.*{told}"):
+                read_parts(tmp_path, [name], "a version")
