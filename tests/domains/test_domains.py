@@ -217,6 +217,7 @@ class Machine(RuleBasedStateMachine):
         assert after.history[-1].what == "repaired"
         assert after.next >= before.next
         assert after.changes > before.changes
+        assert after.revision > before.revision
         if not whole:
             assert (after.epoch, after.aliases) == (before.epoch, before.aliases)
         if not whole or numbered:
