@@ -80,6 +80,7 @@ def test_what_a_dead_process_has_left_is_swept_and_that_of_a_living_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nfs: bool
 ) -> None:
     left, claimed, young, folder = (tmp_path / name for name in ("left", "claimed", "young", "folder"))
+    descriptors = os.listdir("/proc/self/fd")  # noqa: PTH208 - no files
     if nfs:
         monkeypatch.setattr(fcntl, "flock", flock_of_nfs)
     left.touch()
@@ -96,6 +97,7 @@ def test_what_a_dead_process_has_left_is_swept_and_that_of_a_living_one_stays(
             os.utime(folder, (0, 0))
             sweep(folder)
             assert not folder.exists()
+    assert {*os.listdir("/proc/self/fd")} <= {*descriptors}  # noqa: PTH208
 
 
 def test_a_lock_keeps_others_out_for_as_long_as_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
