@@ -184,6 +184,17 @@ class MatchAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """Numbers of pairs of a match by similarity: each number counts the pairs between two successive edges."""
+
+    edges: tuple[float, ...]
+    compared: tuple[int, ...]
+    random: tuple[float, ...] | None = None  # as many pairs of unrelated texts; None if the scale knows none
+    matches: tuple[int, ...] = ()  # judged pairs that are matches
+    others: tuple[int, ...] = ()  # judged pairs that are none
+
+
+@dataclass(frozen=True, kw_only=True)
 class Match(Ending):
     """The state of a match. Times are ISO 8601, UTC.
 
@@ -201,6 +212,7 @@ class Match(Ending):
     finished: str | None = None
     error: str | None = None
     notices: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # names of the files, if they were posted with names
     rows: tuple[int, ...] = ()  # rows with a text, of each file
     columns: tuple[tuple[str, ...], ...] = ()  # other columns of each file
     encoder: str = ""  # digest
@@ -213,6 +225,7 @@ class Match(Ending):
     judged: int | None = None
     until: str | None = None  # when all of it is removed, unless it is used again
     answer: MatchAnswer | None = None
+    histogram: Histogram | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

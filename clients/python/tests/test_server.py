@@ -32,7 +32,7 @@ SCHEMAS = {
     "Drift": "DriftState", "Version": "VersionState", "VersionSummary": "VersionSummary", "Threshold": "Threshold",
     "NamedThreshold": "NamedThreshold", "SavedThreshold": "SavedThreshold", "Thresholds": "Thresholds",
     "Checked": "Checked", "SearchOutcome": "SearchOutcome", "Match": "MatchState", "MatchAnswer": "Answer",
-    "Judged": "Judged",
+    "Judged": "Judged", "Histogram": "Histogram",
     "PairToJudge": "PairToJudge", "PairsToJudge": "PairsToJudge", "SavedTarget": "SavedTarget",
     "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
 }  # fmt: skip

@@ -72,6 +72,7 @@ class MatchInput:
     rows: tuple[int, ...]  # number of rows with text, for each file
     columns: tuple[tuple[str, ...], ...]  # names of the other columns, for each file
     seconds: float = 0.0  # estimate of the run time, made when the job was posted
+    files: tuple[str, ...] = ()  # names of the files of a form
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def test_duplicates_come_first_with_their_rows_and_columns(server: Server, match
     assert (matched["rows"], matched["distinct"], matched["copies"]) == ([341], [340], [1])
     assert matched["scale"]["domain"] is None
     assert matched["pairs"] == 340 * 339 // 2
+    assert matched["files"] == ["a.csv"]
     rows = rows_of(server, matched["job"], f"at_most={PLANTED + 1}")
     copy, *pairs = rows
     assert (copy["row_a"], copy["row_b"], copy["similarity"]) == (9, 342, 1.0)  # line 1 names the columns
@@ -100,6 +101,11 @@ def test_a_target_cuts_where_the_answer_says(server: Server, matched: dict[str, 
         assert "not judged" in state["answer"]["notices"][0]
     middle, bound = (get(server, f"{job}?fmr=0.01{more}").json()["answer"] for more in ("", "&confidence=0.95"))
     assert bound["similarity"] > middle["similarity"]
+    counts = matched["histogram"]
+    assert counts["edges"] == sorted(counts["edges"])
+    assert sum(counts["compared"]) == pytest.approx(sum(counts["random"]), rel=0.01) == matched["pairs"]
+    assert [counts[name][place] > 0 for name in ("compared", "random") for place in (0, -1)] == [True] * 4
+    assert sum(counts["matches"]) == sum(counts["others"]) == 0
     low = get(server, f"{job}?similarity=-1").json()["answer"]
     assert low["passing"] == matched["candidates"]
     assert low["similarity"] == pytest.approx(matched["floor"], abs=1e-6)
@@ -194,6 +200,9 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     state = get(server, f"{job}?precision=0.9").json()
     found = state["answer"]
     assert state["judged"] == found["judged"] == 60
+    counts = state["histogram"]
+    assert (sum(counts["matches"]), sum(counts["others"])) == (answer.json()["matches"], 60 - answer.json()["matches"])
+    assert counts["matches"][-1] > 0  # capital letters do not lower a similarity
     low, high = found["precision_interval"]
     assert low <= found["precision"] <= high
     assert found["precision"] >= 0.9
@@ -266,6 +275,7 @@ def test_two_files_and_a_domain(server: Server, matched: dict[str, Any]) -> None
     best = rows_of(server, found["job"], "form=best")
     assert [(row["row_a"], row["row_b"]) for row in best[:PLANTED]] == [(n + 2, n + 2) for n in range(PLANTED)]
     assert best[-1]["row_b"] == 9
+    assert found["files"] == ["a.csv", "b.csv"]
     few = get(server, f"{found['job']}?similarity=0.9").json()["answer"]["matched_rows"]
     some = [row["row_b"] for row in rows_of(server, found["job"], "form=best&similarity=0.9")]
     assert (few[0], few[1] >= len({*some} - {None})) == (len([row for row in some if row is not None]), True)

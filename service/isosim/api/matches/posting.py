@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -134,6 +135,7 @@ async def match(
             options = checked_options(MatchOptions, {"domain": domain, "seed": seed})
             facts = await read_files(request, service, trace, kind, (reading, second), spool)
         rows = [one["sentences"] for one in facts]
+        names = tuple(one["name"] for one in facts if "name" in one)
         if sum(rows) > MOST_ROWS:
             raise InvalidInput(f"the files have {sum(rows):,} rows with text; a match takes at most {MOST_ROWS:,}")
         distinct = sum(one["distinct"] for one in facts)
@@ -153,7 +155,7 @@ async def match(
             seed=options.seed,
             sentences=sum(rows),
             base=base,
-            match=MatchInput(scale, tuple(rows), tuple(tuple(one["other_columns"]) for one in facts), estimate),
+            match=MatchInput(scale, tuple(rows), tuple(tuple(one["other_columns"]) for one in facts), estimate, names),
         )
         await service.store(check_results, service, trace)
         notices = [notice for one in facts for notice in one["notices"]]
@@ -193,10 +195,11 @@ async def read_files(
         for name, how, out in (("a", reading, spool.lines), ("b", second, spool.second)):
             if name in files:
                 try:
-                    facts.append(await read_one(service, trace, files[name], named(how, files[name]), out))
+                    read = await read_one(service, trace, files[name], named(how, files[name]), out)
                 except (InvalidInput, EmptyInput, TooLarge, UnsupportedMedia) as error:
                     error.args = (f"file {name}: {error}",)
                     raise
+                facts.append({**read, "name": plain_name(files[name].filename or "")})
         return facts
 
 
@@ -220,6 +223,15 @@ async def read_one(
     if not facts["sentences"]:
         raise EmptyInput(f"no row has a text in column {facts['column']!r}")
     return facts
+
+
+def plain_name(name: str) -> str:
+    """A file's name without folders and without characters that do not print.
+
+    >>> plain_name("C:\\\\Temp\\\\new\\tcalls.csv")
+    'newcalls.csv'
+    """
+    return "".join(filter(str.isprintable, re.split(r"[/\\]", name)[-1]))[:LONGEST_NAME]
 
 
 def named(reading: Reading, file: UploadFile) -> Reading:

@@ -16,6 +16,7 @@ from isosim.api.calibration.calibrate import event_stream, megabytes, parsed_bod
 from isosim.api.calibration.files import FILE, one_of_few, sent, temporary
 from isosim.api.matches.schemas import (
     Answer,
+    Histogram,
     Judged,
     Matches,
     MatchState,
@@ -25,7 +26,7 @@ from isosim.api.matches.schemas import (
     PairToJudge,
     Source,
 )
-from isosim.api.matches.views import Ask, Form, View
+from isosim.api.matches.views import Ask, Form, View, histogram
 from isosim.api.matches.writing import MEDIA, FileType, written
 from isosim.api.policy import needs
 from isosim.api.requests import JobId, JsonBody, TraceDep, documented, json_response
@@ -134,18 +135,23 @@ async def read(service: Service, trace: Trace, job: Job, look: Callable[[Result]
 
 
 def state(
-    job: Job, judgements: Judgements | None = None, until: str | None = None, answer: Answer | None = None
+    job: Job,
+    judgements: Judgements | None = None,
+    until: str | None = None,
+    answer: Answer | None = None,
+    counts: Histogram | None = None,
 ) -> MatchState:
     given, report = job.request.match, job.report or {}
     assert given is not None  # noqa: S101 - the caller has seen it
     return MatchState(
         job=job.id, status=job.status.value, stage=job.stage, progress=job.progress, created=job.created,
         started=job.started, finished=job.finished, error=job.error, seconds=given.seconds, notices=job.notices,
-        rows=list(given.rows),
+        files=list(given.files), rows=list(given.rows),
         columns=[list(names) for names in given.columns], encoder=job.request.encoder,
         scale=Source(**report["scale"]) if report else None,
         **{name: report.get(name) for name in ("distinct", "copies", "candidates", "floor", "pairs")},
         judged=None if judgements is None else len(judgements.labels), until=until, answer=answer,
+        histogram=counts,
     )  # fmt: skip
 
 
@@ -174,7 +180,7 @@ async def get_match(job: MatchDep, service: ServiceDep, trace: TraceDep, wanted:
 
     def look(result: Result) -> MatchState:
         answer = view_of(service, trace, result, wanted).answer
-        return state(job, result.judgements, service.results.until(result.judgements), answer)
+        return state(job, result.judgements, service.results.until(result.judgements), answer, histogram(result))
 
     return await read(service, trace, job, look)
 

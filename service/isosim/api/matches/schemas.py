@@ -78,6 +78,18 @@ class Answer(BaseModel):
     notices: list[str]
 
 
+class Histogram(BaseModel):
+    """Numbers of pairs by similarity: a place of each list counts the pairs between two successive edges."""
+
+    edges: list[float]
+    compared: list[int] = Field(description="pairs that were compared")
+    random: list[float] | None = Field(
+        description="as many pairs of unrelated texts, as the scale expects them; null if it knows none"
+    )
+    matches: list[int] = Field(description="judged pairs that are matches")
+    others: list[int] = Field(description="judged pairs that are none")
+
+
 class MatchState(BaseModel):
     job: str
     status: Literal["queued", "running", "publishing", "succeeded", "failed", "cancelled"]
@@ -89,6 +101,7 @@ class MatchState(BaseModel):
     finished: str | None
     error: str | None
     notices: list[str]
+    files: list[str] = Field(description="names of the files; empty if they were posted without names")
     rows: list[int] = Field(description="number of rows with a text, of each file")
     columns: list[list[str]] = Field(description="other columns of each file, which the result repeats")
     encoder: str = Field(description="digest of the encoder")
@@ -103,6 +116,9 @@ class MatchState(BaseModel):
         default=None, description="when texts, pairs and judgements are removed, unless used again"
     )
     answer: Answer | None = Field(default=None, description="null until the job has succeeded, and in lists of matches")
+    histogram: Histogram | None = Field(
+        default=None, description="null until the job has succeeded, and in lists of matches"
+    )
 
 
 class Matches(BaseModel):

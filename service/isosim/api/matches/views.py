@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isosim.api.matches.schemas import Answer
+from isosim.api.matches.schemas import Answer, Histogram
 from isosim.arrays import Rows
 from isosim.errors import Action, Conflict, InvalidInput
 from isosim.jobs.matches import Result, Row
@@ -21,6 +21,7 @@ from isosim.scoring.advice import Target, advise, in_single_precision
 from isosim.scoring.pair_features import FLAGS, pair_features
 
 Form = Literal["pairs", "best", "clusters", "judged"]
+STEPS = 128  # of a histogram over −1 … 1; the candidates' own has a multiple of it
 CONFIDENCE = 0.95  # of the intervals in answers
 FEWEST, FEWEST_EACH = 10, 3  # judged pairs, and matches and others among them, that tell precision and recall
 WIDTHS: dict[Literal["precision", "recall"], float] = {
@@ -304,6 +305,22 @@ class View:
         label = map(self.result.judgements.labels.get, chosen.tolist())
         flags = features[:, -len(FLAGS) :].T.astype(bool).tolist()
         return zip(similarity, percentile, probability, label, *flags, strict=True)
+
+
+def histogram(result: Result) -> Histogram:
+    """The pairs by similarity, without empty steps at the ends."""
+    candidates, (judged, labels) = result.found.candidates, result.judged
+    compared, edges = candidates.histogram.reshape(STEPS, -1).sum(1), np.linspace(-1, 1, STEPS + 1)
+    used = slice(*(np.flatnonzero(compared)[[0, -1]] + [0, 1] if compared.any() else (0, STEPS)))
+    scores = np.clip(candidates.similarity[judged], -1, 1)  # rounding may go beyond
+    matches, others = (np.histogram(scores[labels == label], edges)[0][used].tolist() for label in (1, 0))
+    edges = edges[used.start : used.stop + 1]
+    reference, random = result.model.reference, None
+    if reference is not None:
+        random = (-np.diff(reference.false_match_rate(edges)) * candidates.pairs).tolist()
+    return Histogram(
+        edges=edges.tolist(), compared=compared[used].tolist(), random=random, matches=matches, others=others
+    )
 
 
 def unlike(names: list[str]) -> list[str]:
