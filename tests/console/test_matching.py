@@ -113,6 +113,8 @@ def test_from_a_file_to_pairs_of_a_stated_precision(visit: Visit, site: Site, tm
     analyst.fills("Wanted", "0.99")
     wait_until(lambda: f"{site.get(f'/matches/{job}?similarity=0.99')['answer']['passing']} pairs" in tile(analyst))
 
+    another = visit("#/")  # where this tab is not known
+    another.page.get_by_role("rowheader", name="tickets.csv").first.wait_for()
     analyst.go("#/")
     analyst.presses(re.compile("^Open the match of"), "link")
     analyst.sees("60 of about")
@@ -120,6 +122,48 @@ def test_from_a_file_to_pairs_of_a_stated_precision(visit: Visit, site: Site, tm
     analyst.answers("Delete it")
     analyst.sees("Your matches")
     assert job not in [one["job"] for one in site.get("/matches")["matches"]]
+
+
+def test_the_line_in_the_histogram_is_dragged_by_mouse_and_by_keyboard(visit: Visit, site: Site) -> None:
+    job = site.post("/matches", a=[*TEXTS, *AGAIN], domain="letters")["job"]
+    site.work()
+    analyst = visit(f"#/matches/{job}")
+    line = analyst.page.get_by_role("slider", name="Lowest similarity that passes")
+    canvas = analyst.page.locator("figure canvas")
+
+    def stands_at(similarity: float) -> None:
+        """The line, the target and what is said of it agree with the server."""
+        passing = site.get(f"/matches/{job}?similarity={similarity}")["answer"]["passing"]
+        said = f"The line stands at {similarity:.2f}: {passing:,} pairs on its right pass."
+        wait_until(lambda: said in canvas.get_attribute("aria-label"), 15)
+        assert f"{passing:,} pairs" in tile(analyst)
+        assert analyst.field("Ask for").input_value() == "similarity"
+        assert float(analyst.field("Wanted").input_value()) == float(line.input_value()) == similarity
+
+    tile(analyst)
+    begun = site.get(f"/matches/{job}")
+    assert abs(float(line.input_value()) - begun["answer"]["similarity"]) <= 0.005
+    box, (low, high) = line.bounding_box(), (float(line.get_attribute(name)) for name in ("min", "max"))
+    assert low <= begun["histogram"]["edges"][0] < begun["histogram"]["edges"][-1] <= high
+
+    def place(similarity: float) -> tuple[float, float]:
+        width = box["width"] - 24  # the thumb's middle stays within the plot
+        return box["x"] + 12 + width * (similarity - low) / (high - low), box["y"] + box["height"] / 2
+
+    target = round((begun["floor"] + 1) / 2, 2)
+    analyst.page.mouse.move(*place(float(line.input_value())))
+    analyst.page.mouse.down()
+    analyst.page.mouse.move(*place(target), steps=5)
+    assert analyst.page.locator(".tile.stale").count() == 1  # nothing is said of a place that is not computed
+    analyst.page.mouse.up()
+    stands_at(target)
+    analyst.tabs_to("Lowest similarity that passes")
+    analyst.page.keyboard.press("ArrowRight")
+    stands_at(round(target + 0.01, 2))
+    judge(analyst, 12)
+    labels = site.get(f"/matches/{job}")["histogram"]
+    same, different = sum(labels["matches"]), sum(labels["others"])
+    wait_until(lambda: f"{same} are the same and {different} different" in canvas.get_attribute("aria-label"))
 
 
 def test_new_texts_against_known_ones_in_another_format(visit: Visit, site: Site, tmp_path: Path) -> None:

@@ -189,7 +189,6 @@ class Histogram:
 
     edges: tuple[float, ...]
     compared: tuple[int, ...]
-    random: tuple[float, ...] | None = None  # as many pairs of unrelated texts; None if the scale knows none
     matches: tuple[int, ...] = ()  # judged pairs that are matches
     others: tuple[int, ...] = ()  # judged pairs that are none
 

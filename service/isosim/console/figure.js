@@ -6,7 +6,7 @@ const drawn = new Set();
 
 function colours() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["text", "muted", "line", "surface", "before", "after", "mark"];
+  const names = ["text", "muted", "line", "surface", "before", "after", "mark", "good", "bad"];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
@@ -41,7 +41,7 @@ function complete(config, palette) {
 
 /**
  * title, lead: what it is and how to read it. draw(palette): Chart.js configuration. summary: what it shows, in a sentence.
- * numbers: a table for whoever does not see the picture. Returns { element, redraw(changes) }.
+ * numbers: a table for whoever does not see the picture. over: an element that lies over it. Returns { element, redraw(changes) }.
  */
 export function figure(given, signal) {
   let { draw, summary, numbers } = given;
@@ -51,7 +51,7 @@ export function figure(given, signal) {
   const place = h("div", {}, numbers);
   const element = h("figure", { class: "card" },
     h("h3", {}, given.title), h("p", { class: "muted" }, given.lead), given.controls,
-    h("div", { class: "plot" }, canvas), said,
+    h("div", { class: "plot" }, canvas, given.over), said,
     h("details", {}, h("summary", {}, "Numbers"), place));
 
   function paint() {

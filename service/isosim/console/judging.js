@@ -151,7 +151,7 @@ export function judging(given, context) {
   document.addEventListener("keydown", (event) => {
     const { target, key } = event;
     if (!element.isConnected || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-    if (target !== document.body && !element.contains(target) && !target.matches("h1, main")) return;
+    if (target !== document.body && !element.contains(target) && !target.matches("h1, main, .line")) return;
     if (key === " " && target.closest("button")) return; // presses that button
     if (key === "u" || key === "U" || key === "Backspace") undo();
     else if (key in KEYS) judge(KEYS[key]);

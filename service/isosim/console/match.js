@@ -5,9 +5,10 @@ import { call, download, path, Refused } from "./api.js";
 import { action, badge, button, fault, field, h, select, table } from "./dom.js";
 import { ago, count, counted, percent, plainly, range, score, seconds, sentence } from "./format.js";
 import { parseLines } from "./intake.js";
-import { ACTIVE, follow, notedText, progress } from "./job.js";
+import { ACTIVE, follow, progress } from "./job.js";
+import { scores } from "./histogram.js";
 import { judging } from "./judging.js";
-import { removeMatch } from "./matches.js";
+import { nameOf, removeMatch } from "./matches.js";
 
 const WAIT = 400; // ms after the last key stroke in the target
 const LEARNT = 1500; // ms after the last judgement until the answer is read again
@@ -50,10 +51,9 @@ export async function openMatch(id, context) {
       h("p", {}, `${sentence(explain(error).text)} The match goes on where it runs; asking again in ${seconds(wait / 1000)}.`))), context)
       .catch((error) => { if (!context.signal.aborted && !context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload)); });
   }
-  const name = notedText(id);
   return [
     h("p", { class: "trail" }, h("a", { href: "#/" }, "Find matches"), " / ", id.slice(0, 8)),
-    h("h1", {}, name ? `Matches in ${name}` : first.rows.length > 1 ? "Matches between two files" : "Matches in one file"),
+    h("h1", {}, `Matches in ${nameOf(first)}`),
     place, lost,
   ];
 }
@@ -66,7 +66,7 @@ function resultOf(match, context) {
   const copies = match.copies.length === 1 ? match.copies[0] : 0;
   const until = h("time", {});
 
-  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: reset });
+  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: () => ask(kind.value === "similarity" ? score(state.answer?.similarity ?? 0.9, 2) : KINDS[kind.value].first) });
   const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: KINDS.precision.first, oninput: later });
   const wanted = field("Wanted", input, KINDS.precision.hint);
   const tile = h("div", { class: "tile", role: "status" });
@@ -79,6 +79,10 @@ function resultOf(match, context) {
       state.timer = setTimeout(read, LEARNT);
     },
   }, context);
+  const picture = scores(match.histogram, match.floor, (similarity) => {
+    kind.value = "similarity";
+    ask(score(similarity, 2));
+  }, signal);
   const pairs = h("div", { class: "stack" });
   const lead = h("p", { class: "muted" });
   const form = select(Object.entries(FORMS).filter(([name]) => name !== "clusters" || match.rows.length === 1), "pairs");
@@ -101,8 +105,8 @@ function resultOf(match, context) {
     return KINDS[kind.value].valid(value) ? { [kind.value]: value } : null;
   }
 
-  function reset() {
-    input.value = kind.value === "similarity" ? score(state.answer?.similarity ?? 0.9, 2) : KINDS[kind.value].first;
+  function ask(value) {
+    input.value = value;
     wanted.querySelector(".hint").textContent = KINDS[kind.value].hint;
     later();
   }
@@ -142,6 +146,7 @@ function resultOf(match, context) {
       tellUntil(whole.until);
       judge.expect(widthOf(whole.answer) <= SURE ? 0 : whole.answer.more_labels);
       tile.replaceChildren(...(found.error ? unreachable(found.error, whole.answer) : answerOf(whole)));
+      picture.show(whole.histogram, state.answer);
       await list(mine);
       if (mine !== state.latest) return;
       stale(false);
@@ -253,7 +258,7 @@ function resultOf(match, context) {
     ...match.notices.map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice)))),
     h("section", { class: "card", "aria-labelledby": "answer" }, h("h2", { id: "answer" }, "What passes"),
       h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared, posted `, ago(match.created), "."),
-      h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile),
+      picture.element, h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile),
     judge.element,
     h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), lead, pairs),
     h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),

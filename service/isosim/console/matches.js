@@ -6,7 +6,7 @@ import { confirm } from "./dialogs.js";
 import { action, badge, button, fault, field, h, table, unique } from "./dom.js";
 import { ago, count, percent } from "./format.js";
 import { fileIntake } from "./intake.js";
-import { act, ACTIVE, notedText, noteText, STAGES } from "./job.js";
+import { act, ACTIVE, STAGES } from "./job.js";
 import { liveList } from "./jobs.js";
 import { page, typed, withNamed } from "./listing.js";
 
@@ -114,7 +114,6 @@ export async function openMatches([wanted = ""], context) {
       }
       posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
       const { job } = await call("POST", `matches?${asked}`, { body, headers: { "idempotency-key": posting }, signal });
-      noteText(job, files.map((file) => file.name()).join(" and "));
       location.hash = `#/matches/${job}`;
     } catch (error) {
       if (signal.aborted || context.refused(error)) return;
@@ -131,11 +130,14 @@ export async function openMatches([wanted = ""], context) {
     form, h("section", { class: "card" }, h("h2", {}, "Your matches"), matchList(context))];
 }
 
+/** What was compared: the files' names, where the server was told them. */
+export const nameOf = ({ files, rows }) => (files.length ? files.join(" and ") : rows.length > 1 ? "two lists" : "one list");
+
 /** Running and kept matches, the newest first; refreshed while one of them runs. */
 function matchList(context) {
   return liveList(context, "matches", ({ matches }, refresh) => {
     const rows = matches.map((match) => h("tr", {},
-      h("th", { scope: "row" }, notedText(match.job) ?? (match.rows.length > 1 ? "Two files" : "One file")),
+      h("th", { scope: "row" }, nameOf(match)),
       h("td", {}, standing(match)),
       h("td", { class: "number" }, match.rows.map(count).join(" and ")),
       h("td", {}, ago(match.created)),

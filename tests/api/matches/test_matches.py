@@ -103,8 +103,8 @@ def test_a_target_cuts_where_the_answer_says(server: Server, matched: dict[str, 
     assert bound["similarity"] > middle["similarity"]
     counts = matched["histogram"]
     assert counts["edges"] == sorted(counts["edges"])
-    assert sum(counts["compared"]) == pytest.approx(sum(counts["random"]), rel=0.01) == matched["pairs"]
-    assert [counts[name][place] > 0 for name in ("compared", "random") for place in (0, -1)] == [True] * 4
+    assert sum(counts["compared"]) == matched["pairs"]
+    assert min(counts["compared"][0], counts["compared"][-1]) > 0
     assert sum(counts["matches"]) == sum(counts["others"]) == 0
     low = get(server, f"{job}?similarity=-1").json()["answer"]
     assert low["passing"] == matched["candidates"]

@@ -83,9 +83,6 @@ class Histogram(BaseModel):
 
     edges: list[float]
     compared: list[int] = Field(description="pairs that were compared")
-    random: list[float] | None = Field(
-        description="as many pairs of unrelated texts, as the scale expects them; null if it knows none"
-    )
     matches: list[int] = Field(description="judged pairs that are matches")
     others: list[int] = Field(description="judged pairs that are none")
 

@@ -314,13 +314,8 @@ def histogram(result: Result) -> Histogram:
     used = slice(*(np.flatnonzero(compared)[[0, -1]] + [0, 1] if compared.any() else (0, STEPS)))
     scores = np.clip(candidates.similarity[judged], -1, 1)  # rounding may go beyond
     matches, others = (np.histogram(scores[labels == label], edges)[0][used].tolist() for label in (1, 0))
-    edges = edges[used.start : used.stop + 1]
-    reference, random = result.model.reference, None
-    if reference is not None:
-        random = (-np.diff(reference.false_match_rate(edges)) * candidates.pairs).tolist()
-    return Histogram(
-        edges=edges.tolist(), compared=compared[used].tolist(), random=random, matches=matches, others=others
-    )
+    own = edges[used.start : used.stop + 1].tolist()
+    return Histogram(edges=own, compared=compared[used].tolist(), matches=matches, others=others)
 
 
 def unlike(names: list[str]) -> list[str]:
