@@ -104,6 +104,12 @@ def job(analyst: Analyst) -> None:
     analyst.sees("Open the report")
 
 
+def glossary(analyst: Analyst) -> None:
+    analyst.go("#/label/letters")
+    analyst.presses("Glossary")
+    analyst.sees("Words under “Details”")
+
+
 VIEWS: dict[str, Callable[[Analyst], None]] = {
     "domains": domains,
     "question": question,
@@ -115,7 +121,7 @@ VIEWS: dict[str, Callable[[Analyst], None]] = {
     "start": start,
     "match": match,
     "label": lambda analyst: analyst.go("#/label/letters"),
-    "glossary": lambda analyst: analyst.go("#/glossary"),
+    "glossary": glossary,
 }
 
 

@@ -47,7 +47,7 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, site: Site) -> None:
     analyst.tabs_to("Domain")
     keyboard.type("typed")
     keyboard.press("Escape")  # the list of known names
-    analyst.tabs_to("Let it answer")
+    analyst.tabs_to("Put it in use")
     keyboard.type("always")
     analyst.enters("More options")
     analyst.tabs_to("Method")
@@ -68,15 +68,15 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, site: Site) -> None:
     analyst.go("#/domains")
     analyst.enters("Versions of typed")
     analyst.sees("Version 2")
-    analyst.enters("Roll back to version 1")
-    analyst.sees("Roll typed back?")
+    analyst.enters("Return to version 1")
+    analyst.sees("Return to version 1 of typed?")
     keyboard.press("Escape")
-    assert analyst.focused() == "Roll back to version 1"  # back where it was
+    assert analyst.focused() == "Return to version 1"  # back where it was
     assert site.get("/domains/typed")["champion"] == 2
     keyboard.press("Enter")
-    analyst.sees("Roll typed back?")
+    analyst.sees("Return to version 1 of typed?")
     keyboard.press("Enter")
-    analyst.sees("typed is again answered by version 1.")
+    analyst.sees("Version 1 of typed is in use again.")
     assert site.get("/domains/typed")["champion"] == 1
 
 
@@ -91,7 +91,7 @@ def test_a_table_and_labelled_pairs_in_an_old_encoding_become_a_version(visit: V
     assert (shown["Sentences"], shown["Distinct"], shown["Empty"], shown["Too long"]) == ("300", "300", "1", "1")
     analyst.sees("1 row longer than 10,000 characters will be left out (row 303).")
     analyst.fills("Domain", "files")
-    analyst.chooses("Let it answer", "always")
+    analyst.chooses("Put it in use", "always")
     analyst.opens("Labelled pairs (optional)")
     pairs = [
         ["a", "b", "label", "weight"],
@@ -104,8 +104,8 @@ def test_a_table_and_labelled_pairs_in_an_old_encoding_become_a_version(visit: V
     analyst.sees("Waiting for a worker")
     site.work()
     analyst.sees("Version 1 of files")
-    assert analyst.text(".outcome") == "promoted Version 1 of files answers now."
-    analyst.sees("It was to be promoted in any case.")
+    assert analyst.text(".outcome") == "in use Version 1 of files is in use."
+    analyst.sees("It was to be put in use in any case.")
     analyst.page.reload()
     analyst.sees("Version 1 of files")
     # The tab has kept the file's name; the server has not.
@@ -191,7 +191,7 @@ def test_dropped_text_is_cut_between_characters_and_other_scripts_are_remarked(v
 
     analyst.page.route("**/console/server.json", as_minilm)
     analyst.go("#/calibrate")
-    analyst.sees("minilm: English")
+    analyst.sees("reads English")
     foreign = analyst.page.get_by_text("Most of this is not English")
     dropped = analyst.page.evaluate_handle(
         """(content) => {
@@ -322,12 +322,12 @@ def test_an_old_calibration_says_what_is_true_now(visit: Visit, site: Site) -> N
         analyst.go(f"#/job/{job}")
         return analyst.text(".outcome")
 
-    assert outcome(second) == "not promoted Version 2 of past is made, and does not answer; version 1 does."
-    analyst.presses("Promote all the same")
-    analyst.answers("Promote")
-    analyst.sees("This version answers requests for past.")
-    assert outcome(second) == "promoted Version 2 of past answers now."
-    assert outcome(first) == "not promoted Version 1 of past answered at first; version 2 answers now."
+    assert outcome(second) == "not in use Version 2 of past is made, and not in use; version 1 is."
+    analyst.presses("Put it in use all the same")
+    analyst.answers("Put in use")
+    analyst.sees("This version is in use")
+    assert outcome(second) == "in use Version 2 of past is in use."
+    assert outcome(first) == "not in use Version 1 of past was in use at first; version 2 is in use now."
     site.server.client.delete("/domains/past").raise_for_status()
     assert outcome(first) == "deleted Version 1 of past was made; it has been deleted since."
     assert analyst.page.get_by_role("link", name="Open the report").count() == 0

@@ -18,17 +18,17 @@ def test_versions_are_promoted_returned_to_and_deleted_after_a_question_and_not_
     site.copies("moves", *4 * LETTERS)
     analyst = visit("#/domains")
     analyst.presses("Versions of moves")
-    analyst.presses("Promote moves, version 1")
-    analyst.sees("Version 4 becomes the previous one; rolling back returns to it.")
+    analyst.presses("Put moves, version 1, in use")
+    analyst.sees("Version 4 becomes the previous one, and can be returned to.")
     analyst.answers("Cancel")
     assert site.get("/domains/moves")["champion"] == 4
-    analyst.presses("Promote moves, version 1")
-    analyst.answers("Promote")
-    analyst.sees("moves is now answered by version 1.")
+    analyst.presses("Put moves, version 1, in use")
+    analyst.answers("Put in use")
+    analyst.sees("Version 1 of moves is in use now.")
     assert site.get("/domains/moves")["champion"] == 1
     analyst.presses("Return to version 4")  # the one before is the newer one
     analyst.answers("Return to version 4")
-    analyst.sees("moves is again answered by version 4.")
+    analyst.sees("Version 4 of moves is in use again.")
     assert site.get("/domains/moves")["champion"] == 4
     assert analyst.page.get_by_role("button", name="Delete moves, version 4").count() == 0
     analyst.presses("Delete moves, version 2")
@@ -40,10 +40,10 @@ def test_versions_are_promoted_returned_to_and_deleted_after_a_question_and_not_
     analyst.sees("Version 2 of moves is deleted.")
     assert [version["version"] for version in site.get("/domains/moves")["versions"]] == [1, 3, 4]
     site.server.client.delete("/domains/moves/versions/3")  # somebody else, meanwhile
-    analyst.presses("Promote moves, version 3")
-    analyst.answers("Promote")
+    analyst.presses("Put moves, version 3, in use")
+    analyst.answers("Put in use")
     said = analyst.alert()
-    assert "Version 3 was not promoted: " in said
+    assert "Version 3 was not put in use: " in said
     assert "Look at the list again." in said
     analyst.presses("Dismiss")
     analyst.page.locator("#alerts .alert").wait_for(state="detached")
@@ -82,7 +82,7 @@ def test_what_is_not_there_is_said_and_leads_on(visit: Visit) -> None:
     analyst.sees("It may have been deleted meanwhile")
     analyst.presses("To the domains", "link")
     row = analyst.page.locator("tr.domain", has_text="default")
-    assert "raw cosine, no percentiles" in row.inner_text()
+    assert "no scale, no percentiles" in row.inner_text()
     assert row.get_by_role("button").count() == 0  # nothing to unfold
     row.get_by_role("link", name="Calibrate default").click()
     analyst.sees("1. Text of the domain")
@@ -112,7 +112,7 @@ def test_a_damaged_domain_says_that_requests_get_503_and_what_to_do(visit: Visit
     said.wait_for()
     analyst.sees(unreadable[1:])
     analyst.sees("Run this command where the model store is")
-    assert analyst.page.get_by_text("Raw cosines answer").count() == 0
+    assert analyst.page.get_by_text("own similarity is in use").count() == 0
     analyst.presses("Delete domain torn")
     assert "All of its versions" in analyst.text("dialog")
     analyst.go("#/compare/torn")
@@ -132,22 +132,22 @@ def test_a_version_that_could_not_be_loaded_is_marked_and_can_be_promoted_after_
     analyst = visit("#/report/broken/1")
     analyst.sees("Its files are damaged: this server could not load it.")
     assert analyst.page.get_by_text("damaged", exact=True).is_visible()
-    analyst.presses("Promote")
-    analyst.answers("Promote")
-    analyst.sees("This version answers requests for broken")
+    analyst.presses("Put in use")
+    analyst.answers("Put in use")
+    analyst.sees("This version is in use: it answers requests for broken")
     assert analyst.page.get_by_text("damaged", exact=True).count() == 0
 
 
 def test_without_a_champion_a_version_is_promoted_before_thresholds_are_saved(visit: Visit, site: Site) -> None:
     site.copies("waiting", promote=False)
     analyst = visit("#/report/waiting/1")
-    analyst.sees("Promote a version first; then thresholds can be saved.")
+    analyst.sees("Put a version in use first; then thresholds can be saved.")
     analyst.sees("For a false-match rate of 1 %")
-    assert "Next step: promote this version" in analyst.text(".view section.card")
+    assert "Next step: put this version in use" in analyst.text(".view section.card")
     save = analyst.page.get_by_role("button", name="Save this threshold")
     assert save.is_disabled()
-    analyst.presses("Promote")
-    analyst.answers("Promote")
+    analyst.presses("Put in use")
+    analyst.answers("Put in use")
     analyst.sees("No threshold of this domain is saved.")
     analyst.sees("For a false-match rate of 1 %")
     assert save.is_enabled()

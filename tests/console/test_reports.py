@@ -167,14 +167,14 @@ def test_a_change_names_the_saved_thresholds_that_give_no_verdict_then(visit: Vi
         site.server.client.put(f"/domains/losing/thresholds/{name}", json=target).raise_for_status()
     analyst = visit("#/domains")
     analyst.presses("Versions of losing")
-    for button in ("Promote losing, version 1", "Return to version 3"):
+    for button in ("Put losing, version 1, in use", "Return to version 3"):
         analyst.presses(button)
         analyst.sees("The saved threshold precise gives no verdict then: Domain 'losing")
         assert not re.search("POST|duplicates", analyst.text("dialog"))
-        if "Promote" in button:
+        if "Put" in button:
             analyst.answers("Cancel")
     analyst.answers("Return to version 3")
-    analyst.sees("losing is again answered by version 3.")
+    analyst.sees("Version 3 of losing is in use again.")
     table = analyst.page.get_by_role("table", name="Saved thresholds of losing")
     table.get_by_text("Similarity in version 3").wait_for()
     table.get_by_text(f"{advised(site, 'losing'):.4f}").wait_for()
@@ -220,13 +220,22 @@ def test_a_word_is_explained_on_hover_on_focus_and_on_a_tap_and_escape_hides_it(
     tip.wait_for()
 
 
-def test_the_glossary_has_every_word_in_one_sentence(visit: Visit) -> None:
-    analyst = visit()
-    analyst.presses("Glossary", "link")
-    analyst.sees("Words on every page")
+def test_the_glossary_opens_beside_the_page_and_has_every_word_in_one_sentence(visit: Visit) -> None:
+    analyst = visit("#/calibrate")
+    analyst.fills("Domain", "kept")
+    analyst.enters("Glossary")
+    panel = analyst.page.locator("#glossary")
+    panel.wait_for()
+    analyst.page.keyboard.press("Tab")
+    assert analyst.focused() == "Close"  # the way into the panel, which is long
+    analyst.page.keyboard.press("Escape")
+    panel.wait_for(state="hidden")
+    assert analyst.focused() == "Glossary"
+    analyst.presses("Glossary")
+    assert analyst.field("Domain").input_value() == "kept"
     rows = analyst.page.locator("dl.words > div").all()
     found = {row.locator("dt").inner_text(): row.locator("dd").inner_text() for row in rows}
-    wanted = "percentile, false-match rate, false hit rate, champion, precision, recall, probability, raw cosine, PSI"
+    wanted = "percentile, false-match rate, false hit rate, in use, precision, recall, probability, uncorrected similarity, PSI"
     assert set(wanted.split(", ")) <= set(found)
     for word, sentence in found.items():
         assert re.fullmatch(r"[^.]*(\d\.\d[^.]*)*\.", sentence), (word, sentence)

@@ -64,7 +64,7 @@ export function advisor(version, context, { champion, saved }) {
     controls,
     draw: drawWith(before, after, null),
     summary: "",
-    numbers: table("Threshold for a false-match rate", ["False-match rate", "Similarity", "Raw cosine"],
+    numbers: table("Threshold for a false-match rate", ["False-match rate", "Similarity", "Uncorrected"],
       rates.map((rate) => [percent(rate), score(similarityAt(after, rate)), score(similarityAt(before, rate))])),
   }, signal);
   picture.element.classList.add("whole");
@@ -156,7 +156,7 @@ function saveForm(domain, context, champion, saved) {
   }
   const proposal = h("p", {});
   const element = h("form", { class: "row", novalidate: true, onsubmit: submit, id: SAVE_FORM },
-    h("div", {}, field("Name of the threshold", name, champion === null ? "Promote a version first; then thresholds can be saved." : `Requests for ${domain} can then ask for a match by this name.`), proposal),
+    h("div", {}, field("Name of the threshold", name, champion === null ? "Put a version in use first; then thresholds can be saved." : `Requests for ${domain} can then ask for a match by this name.`), proposal),
     h("div", { class: "buttons" }, save));
   const offer = (found) => {
     target = found;
@@ -192,7 +192,7 @@ function sentences(found, { sentences: among, reference }) {
 }
 
 function spoken(found, before) {
-  const raw = found.target.fmr ? ` For raw cosines it would be ${score(similarityAt(before, found.target.fmr))}.` : "";
+  const raw = found.target.fmr ? ` Uncorrected it would be ${score(similarityAt(before, found.target.fmr))}.` : "";
   return `The line stands at a similarity of ${score(found.similarity)}.${raw}`;
 }
 
@@ -206,7 +206,7 @@ function drawWith(before, after, found) {
     });
     const upright = (label, x, extra) => ({ label, data: [{ x, y: FLOOR }, { x, y: 1 }], borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 0, borderWidth: 2, ...extra });
     const datasets = [curve("calibrated similarity", after, "after")];
-    if (!same(before, after)) datasets.push(curve("raw cosine", before, "before", { borderDash: [6, 4] }));
+    if (!same(before, after)) datasets.push(curve("uncorrected similarity", before, "before", { borderDash: [6, 4] }));
     if (found) {
       datasets.push(upright("advised threshold", found.similarity, {}));
       found.interval.forEach((x, index) => datasets.push(upright(index ? "" : "95 % interval", x, { borderWidth: 1, borderDash: FAINT_DASH })));

@@ -1,7 +1,7 @@
 /** What went wrong and what to do next, in a region that screen readers announce; and short notes of success. */
 
 import { Refused, Unreachable } from "./api.js";
-import { button, h } from "./dom.js";
+import { action, button, h } from "./dom.js";
 import { counted, plainly, sentence } from "./format.js";
 
 const NEXT = {
@@ -16,6 +16,14 @@ const NEXT = {
   Unhealthy: "The server is starting or stopping.",
   Unavailable: "Tell whoever runs the server, if waiting does not help.",
   Internal: "Tell whoever runs the server; the request's id leads to the cause in its log.",
+};
+/** Where a person can do what the service names as a remedy: a button's label and the view that it leads to. */
+const WAYS = {
+  add_labels: ["Add labels", "label"],
+  calibrate: ["New calibration", "calibrate"],
+  delete_threshold: ["To the saved thresholds", "domains"],
+  list_domains: ["To the domains", "domains"],
+  list_thresholds: ["To the saved thresholds", "domains"],
 };
 const REPEATABLE = new Set(["Overloaded", "Unhealthy", "Unavailable", "Internal", "Backend"]);
 
@@ -37,6 +45,12 @@ export function explain(error) {
   };
 }
 
+/** The button to an error's remedy; null where this page has none. */
+export function wayOut({ remedy }) {
+  const [label, view] = WAYS[remedy?.action] ?? [];
+  return label ? action(label, `#/${view}/${encodeURIComponent(remedy.arguments.domain ?? "")}`) : null;
+}
+
 function retryButton(retry, wait) {
   const again = button("Try again", retry);
   if (wait) {
@@ -54,7 +68,8 @@ export function alertBox(title, error, retry) {
     next && h("p", {}, next),
     requestId && h("p", { class: "muted small" }, `request ${requestId}`),
   );
-  if (retry && repeatable) box.append(h("div", { class: "buttons" }, retryButton(retry, wait)));
+  const buttons = [retry && repeatable && retryButton(retry, wait), wayOut(error)].filter(Boolean);
+  if (buttons.length) box.append(h("div", { class: "buttons" }, buttons));
   return box;
 }
 

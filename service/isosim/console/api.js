@@ -9,22 +9,13 @@ export const key = {
   forget: () => sessionStorage.removeItem(KEY),
 };
 
-/** What a person can do on this page about a refused request, by the action that the service names. */
-const REMEDIES = {
-  add_labels: "give it labelled pairs first",
-  calibrate: "calibrate it from a file first",
-  delete_threshold: "delete one first",
-  list_domains: "choose one of the list",
-  list_thresholds: "choose one of the domain's saved thresholds",
-  repair: "the server's operator can rebuild it",
-};
-
 /** What the service refused, in its own words. */
 export class Refused extends Error {
   constructor(status, body, retryAfter) {
-    super([body.error || `the server answered with status ${status}`, REMEDIES[body.remedy?.action]].filter(Boolean).join("; "));
+    super(body.error || `the server answered with status ${status}`);
     this.status = status;
     this.type = body.error_type ?? "";
+    this.remedy = body.remedy;
     this.requestId = body.request_id ?? "";
     this.retryAfter = retryAfter;
   }

@@ -43,7 +43,7 @@ export async function openCalibrate([wanted = ""], context) {
     h("legend", {}, "2. Domain"),
     h("div", { class: "row" },
       h("div", {}, field("Domain", domain, ""), proposal),
-      field("Let it answer", promotion, "A first version has no champion to beat. Versions can be promoted and rolled back later.")),
+      field("Put it in use", promotion, "A first version has no other to beat. Versions can be put in use and taken back later.")),
     h("p", { class: "muted" }, "The server chooses the method: it measures several on a part of your text and keeps the one that proves best."),
     h("details", {}, h("summary", {}, "Labelled pairs (optional)"),
       h("p", { class: "muted" }, `From ${server.fewest_labels} pairs on, scores carry a probability, and thresholds can be asked for by precision.`),
@@ -92,7 +92,7 @@ export async function openCalibrate([wanted = ""], context) {
     if (!hint) return;
     if (!known) hint.textContent = "A name for this kind of text: a–z, 0–9, dot, dash, underscore.";
     else if (!known.versions.length) hint.textContent = "This domain has no calibration yet.";
-    else hint.textContent = `This domain exists; a new version joins its ${counted(known.versions.length, "version")}. Version ${known.champion} answers now.`;
+    else hint.textContent = `This domain exists; a new version joins its ${counted(known.versions.length, "version")}. Version ${known.champion} is in use.`;
   }
 
   /** Whether the domain's name can be used; a name that is close to it is offered where it cannot. */

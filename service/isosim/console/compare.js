@@ -1,6 +1,6 @@
 /** Try it: sentences scored by one version or by two, with a verdict at a threshold. */
 
-import { report } from "./alerts.js";
+import { report, wayOut } from "./alerts.js";
 import { call, path, Refused } from "./api.js";
 import { badge, fault, field, h, table } from "./dom.js";
 import { count, oneIn, percentile, plainly, roughly, score, sentence } from "./format.js";
@@ -52,7 +52,7 @@ export async function openCompare([left = "default", right = ""], context) {
     h("fieldset", { class: "choices" }, h("legend", {}, "Compare"), one, many),
     h("div", { class: "row even" }, field("Sentence", a, ""), field("Compared with", b, "")),
     find && field("Find a domain", find, "There are more domains than the lists below show; they show those with this in their name."),
-    h("div", { class: "row even" }, field("Scored by", first, "The version that answers for a domain, or one of its versions: name@2 is version 2."), field("Second version", second, "Another domain or version, to see the difference.")),
+    h("div", { class: "row even" }, field("Scored by", first, "A domain's version in use, or another: name@2 is version 2. Requests that name no domain are scored by default."), field("Second version", second, "Another domain or version, to see the difference.")),
     target.element,
     h("div", { class: "buttons" }, score_, h("button", { type: "button", onclick: fill }, "Fill in an example"), h("span", { class: "muted small keys" }, "Ctrl + Enter scores")));
 
@@ -120,7 +120,7 @@ function offer(element, domains, chosen, none) {
 
 function choiceOf(state) {
   if (isDamaged(state)) return `${state.domain}: damaged`;
-  return state.champion ? `${state.domain}: version ${state.champion}, champion` : `${state.domain}: raw cosine`;
+  return state.champion ? `${state.domain}: version ${state.champion}, in use` : `${state.domain}: uncorrected`;
 }
 
 /** What a verdict rests on: a saved threshold of the domain, or a rate. `read()` gives { name, target }, { target } or null. */
@@ -230,15 +230,15 @@ async function judged(reference, pairs, wanted, { signal }) {
     return { ...answer, notices, verdict: { ...answer.threshold, match: answer.match, why: unreachable?.slice(`${UNREACHABLE}:${name}: `.length) } };
   }
   const { target } = wanted;
-  const none = (why) => ({ ...answer, verdict: { target, match: null, why } });
+  const none = (why, way) => ({ ...answer, verdict: { target, match: null, why, way } });
   try {
     const advised = await call("GET", `${path("domains", reference, "threshold")}?${query(target)}`, { signal });
-    if (advised.version !== answer.version) return none("Another version was promoted meanwhile; score again.");
+    if (advised.version !== answer.version) return none("Another version was put in use meanwhile; score again.");
     const match = pairs.map((_, row) => answer.similarity[row] >= advised.similarity && !isUnreadable(answer, row));
     return { ...answer, verdict: { target, similarity: advised.similarity, match } };
   } catch (error) {
     if (!(error instanceof Refused) || error.status === 401) throw error;
-    return none(error.message);
+    return none(error.message, wayOut(error));
   }
 }
 
@@ -251,7 +251,7 @@ function verdictOf({ match }, row) {
 
 function verdictLine({ domain, version, verdict }) {
   const what = `${verdict.name ? `${verdict.name}, ` : ""}${describeTarget(verdict.target)}`;
-  if (!verdict.match) return h("p", { class: "verdict warn" }, `${domain}@${version}: no verdict for ${what}. ${verdict.why ? sentence(plainly(verdict.why)) : ""}`);
+  if (!verdict.match) return h("p", { class: "verdict warn" }, `${domain}@${version}: no verdict for ${what}. ${verdict.why ? sentence(plainly(verdict.why)) : ""} `, verdict.way);
   const from = `a similarity of at least ${score(verdict.similarity, 4)}`;
   return h("p", { class: "verdict" }, `${domain}@${version}: a match has ${from} (${what}).`);
 }
@@ -275,7 +275,7 @@ function scores(pairs, asked, answers, sorted) {
     any(({ flags: all }) => all.some(({ a, b }) => a.length || b.length)) && ["Flags", (answer, row) => flags(answer.flags[row])],
   ].filter(Boolean);
   const two = answers.length > 1;
-  const heads = ["Compared with", term("raw cosine", "Raw cosine"), two && "Scored by", ...columns.map(([head]) => head)].filter(Boolean);
+  const heads = ["Compared with", term("uncorrected similarity", "Uncorrected"), two && "Scored by", ...columns.map(([head]) => head)].filter(Boolean);
   const rows = order.flatMap((row) => answers.map((answer, index) => h("tr", { class: index ? "" : "first" },
     !index && h("th", { scope: "rowgroup", rowspan: String(answers.length), class: "sample", dir: "auto" }, pairs[row][1]),
     !index && h("td", { rowspan: String(answers.length) }, score(answers[0].cosine[row], 4)),
@@ -292,7 +292,7 @@ function scores(pairs, asked, answers, sorted) {
     ...met.map((flag) => h("p", { class: "muted" }, `${flag.replaceAll("_", " ")}: ${FLAGS[flag]}.`)),
     ...answers.flatMap((answer, index) => answer.notices.map((notice) => h("p", { class: "muted" }, explainNotice(notice, asked[index])))),
     h("details", {}, h("summary", {}, "How to read this"), h("ul", {},
-      h("li", {}, "Raw cosine: the encoder alone, not comparable between domains."),
+      h("li", {}, "Uncorrected: the encoder alone, not comparable between domains."),
       h("li", {}, "Similarity: after the domain's calibration. It is about the subject: sentences that say the opposite of each other often score high."),
       h("li", {}, "Percentile: the share of random pairs of the domain that score lower; it means the same in every domain. Below it, how rare so high a score is among random pairs."),
       h("li", {}, "Probability: of a match, where the domain was given labelled pairs."),

@@ -17,7 +17,7 @@ const opened = new Set(); // domains whose versions are shown, also after a chan
 export async function openDomains(_, context) {
   const first = await page(context);
   const heading = h("div", { class: "heading" }, h("h1", {}, "Domains"), action("New calibration", "#/calibrate", { class: "button primary" }));
-  const lead = h("p", { class: "lead" }, ...withTerms("A domain is a kind of text with a scale of its own. Its champion answers requests that name the domain; its other versions wait."));
+  const lead = h("p", { class: "lead" }, ...withTerms("A domain is a kind of text with a scale of its own. Its version in use answers requests that name the domain; its other versions wait."));
   const list = h("section", { class: "card" });
   show(list, first, "", context);
   const fresh = first.next === null && first.domains.every(({ domain, versions, unreadable }) => domain === "default" && !versions.length && !unreadable.length);
@@ -37,7 +37,7 @@ function show(list, { domains, next }, contains, context) {
     body.append(...rows);
     label(body.closest("table"));
   } else {
-    const made = table("Domains", ["Domain", h("th", { scope: "col" }, term("champion", "Champion")), h("th", { scope: "col" }, term("method", "Method")), "Made", h("th", { scope: "col" }, term("drift", "Drift")), "Actions"], rows, { class: "stacked" });
+    const made = table("Domains", ["Domain", h("th", { scope: "col" }, term("in use", "In use")), h("th", { scope: "col" }, term("method", "Method")), "Made", h("th", { scope: "col" }, term("drift", "Drift")), "Actions"], rows, { class: "stacked" });
     made.querySelector("tbody").classList.add("domains");
     list.append(made);
   }
@@ -89,13 +89,13 @@ function domainRows(state, context) {
   }
 
   const line = h("tr", { class: "domain" },
-    h("th", { scope: "row" }, domain),
+    h("th", { scope: "row" }, domain, domain === "default" && h("span", { class: "under small muted" }, "for requests that name no domain")),
     h("td", {}, damaged ? badge("damaged", "bad") : champion === null || (!version && champion !== 0) ? badge("none", "warn") : champion === 0 ? "built in" : `version ${champion}`),
-    h("td", {}, version ? methodName(version.method) : champion === 0 && !damaged ? "raw cosine, no percentiles" : "–"),
+    h("td", {}, version ? methodName(version.method) : champion === 0 && !damaged ? "no scale, no percentiles" : "–"),
     h("td", {}, version ? ago(version.created) : bare ? null : "–"),
     h("td", {}, bare ? null : driftWord(state.drift)),
     h("td", {}, h("div", { class: "buttons tight" },
-      version && action("Report", `#/report/${encodeURIComponent(domain)}/${champion}`, about("Report of the champion of")),
+      version && action("Report", `#/report/${encodeURIComponent(domain)}/${champion}`, about("Report of the version in use of")),
       !damaged && action("Try it", `#/compare/${encodeURIComponent(domain)}`, about("Try")),
       bare ? action("Calibrate", `#/calibrate/${encodeURIComponent(domain)}`, about("Calibrate")) : toggle)));
   if (opened.has(domain) && !bare) open(true);
@@ -124,17 +124,17 @@ function folded(state, context) {
 /** What the API does with requests for a damaged domain, and what to do. */
 function damage({ domain, unreadable }) {
   return [h("div", { class: "alert" },
-    h("p", {}, h("strong", {}, `Requests for ${domain} are answered with status 503`), ", unless a server still has its champion in memory. It cannot be read which version answers."),
+    h("p", {}, h("strong", {}, `Requests for ${domain} are answered with status 503`), ", unless a server still has the version in use in memory."),
     ...unreadable.map((text) => h("p", {}, sentence(text))),
     h("p", {}, "Run this command where the model store is, or restore the record from a backup."))];
 }
 
 function championLine({ champion, versions }) {
   const version = versions.find((one) => one.version === champion);
-  if (champion === null) return ["No version answers yet: promote one."];
-  if (!version) return ["Raw cosines answer, without a scale: no percentiles. Promote a version to give it one."];
+  if (champion === null) return ["No version is in use yet: put one in use."];
+  if (!version) return ["The encoder's own similarity is in use, without a scale: no percentiles. Put a version in use to give it one."];
   return [
-    h("strong", {}, `Version ${champion}`), ` answers: ${methodName(version.method)}, `, ago(version.created),
+    h("strong", {}, `Version ${champion}`), ` is in use: ${methodName(version.method)}, `, ago(version.created),
     version.sentences ? `, from ${counted(version.sentences, "sentence")}.` : ".",
   ];
 }
@@ -151,13 +151,13 @@ function labelCount({ domain, number }, { signal }) {
 function versionRow(version, state, context, counting) {
   const { domain, champion, previous } = state;
   const number = version.version;
-  const role = number === champion ? badge("champion", "good") : number === previous ? badge("previous") : "";
+  const role = number === champion ? badge("in use", "good") : number === previous ? badge("previous") : "";
   const named = number === champion || number === previous;
   const buttons = h("div", { class: "buttons tight" },
     action("Report", `#/report/${encodeURIComponent(domain)}/${number}`, { "aria-label": `Report of ${domain}, version ${number}` }),
-    number !== champion && (version.servable || version.damaged) && button("Promote", async () => {
+    number !== champion && (version.servable || version.damaged) && button("Put in use", async () => {
       if (await promote(context, state, number)) context.reload();
-    }, { "aria-label": `Promote ${domain}, version ${number}` }),
+    }, { "aria-label": `Put ${domain}, version ${number}, in use` }),
     !named && button("Delete", async () => {
       if (await remove(context, state, number)) context.reload();
     }, { class: "danger quiet", "aria-label": `Delete ${domain}, version ${number}` }),
@@ -188,7 +188,7 @@ function driftWord(drift) {
 }
 
 function driftDetails(drift) {
-  if (!drift) return h("p", { class: "muted" }, "Drift: nothing was asked of the champion since the server started.");
+  if (!drift) return h("p", { class: "muted" }, "Drift: nothing was asked of the version in use since the server started.");
   const psi = drift.stability_index;
   const foreign = drift.out_of_domain;
   const seen = `${counted(drift.texts, "text")} and ${counted(drift.pairs, "pair")}`;

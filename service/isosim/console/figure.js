@@ -21,7 +21,7 @@ export function axis(palette, title, options = {}) {
   return {
     title: { display: true, text: title, color: palette.muted },
     ticks: { color: palette.muted, maxRotation: 0, ...ticks },
-    grid: { color: palette.line },
+    grid: { color: palette.line, offset: false }, // on the ticks also where bars stand between them
     border: { color: palette.line },
     ...rest,
   };

@@ -94,10 +94,10 @@ export const PROMOTIONS = {
   never: "never, I look at the report first",
 };
 
-/** Why a version was promoted or not, where the record only says what was asked for. */
+/** Why a version was put in use or not, where the record only says what was asked for. */
 export function promotionReason(reason) {
-  if (reason === "promote: always") return "It was to be promoted in any case.";
-  if (reason === "promote: never") return "It was not to be promoted; that is left to you.";
+  if (reason === "promote: always") return "It was to be put in use in any case.";
+  if (reason === "promote: never") return "It was not to be put in use; that is left to you.";
   return sentence(plainly(reason));
 }
 
@@ -109,13 +109,19 @@ export function nameLike(text) {
 
 const PLAINER = [
   [/^encoder_mismatch: /, ""],
-  [/; promote a version of this encoder, or name one in the request \(\S+\)/, "; promote a version of this encoder"],
+  [/, or name one in the request \(\S+\)/, ""],
   [/; charset names another encoding/, "; another encoding can be chosen where the file is chosen"],
   [/; sheet names another: /, "; the others are "],
   [/: GET \/calibrate\/\S+, and ask again/, "; ask again"],
   [/no precision of 0\.5(?=[:;])/, "no precision of 50 %"],
   [/ \(kind: grades\)$/, ""],
+  [/\bpromote (a version( of this encoder)?)/, "put $1 in use"],
+  [/\bpromoted?\b/g, "put in use"],
+  [/\b(?:became|has become) champion\b/g, "was put in use"],
+  [/\bchampion\b/g, "version in use"],
+  [/\braw cosines?\b/g, "uncorrected similarity"],
   [/^texts: (?=[\d,]+ distinct)/, "the text has "],
+  [/[;:] [^;:]*\b(?:GET|POST|PUT|DELETE) \/[^;]*/g, ""],
 ];
 
 /** The service's words without its parameters and addresses: what a reader of this page can do instead. */
@@ -128,7 +134,7 @@ export function sentence(text) {
 
 export const METHOD_NAMES = {
   auto: "auto (decide by evidence)",
-  identity: "identity (raw cosines)",
+  identity: "no correction needed",
   centring: "centring",
   "mean-direction": "remove the mean direction",
   sn: "standard normalization",

@@ -1,14 +1,15 @@
-/** The words that an analyst meets: one plain sentence each, as a page of their own and beside the word where it stands. */
+/** The words that an analyst meets: one plain sentence each, in a panel beside the page and where the word stands. */
 
 import { h } from "./dom.js";
 
 const WORDS = {
   domain: "A kind of text with a scale of its own, such as support tickets or film reviews.",
+  default: "The domain of requests that name none; the server brings it along.",
   version: "One calibration of a domain; versions are numbered from 1 and are kept until you delete them.",
-  champion: "The version that answers requests for its domain.",
+  "in use": "The version in use answers requests that name its domain; it is chosen by hand, or by a calibration that proves better.",
   encoder: "The language model that turns a sentence into a vector, a list of numbers.",
   method: "How a version reshapes the encoder's vectors before it compares them.",
-  "raw cosine": "The similarity that the encoder itself gives two sentences; the same number means different things in different domains.",
+  "uncorrected similarity": "The similarity (cosine) that the encoder itself gives two sentences; the same number means different things in different domains.",
   "calibrated similarity": "The similarity of two sentences after the domain's calibration, from −1 to 1.",
   percentile: "The share of random pairs of the domain's sentences that are less similar than this pair; it means the same in every domain.",
   probability: "How likely a pair is a match, as the version learnt it from labelled pairs.",
@@ -19,7 +20,6 @@ const WORDS = {
   recall: "The share of all true matches that reach a threshold.",
   "labelled pair": "Two sentences for which a person has said whether they match, or how well.",
   drift: "How far the text that is asked about now differs from the text that the domain was calibrated with.",
-  identity: "The method that changes nothing: the encoder's own cosine is the similarity.",
   "effective labels": "How many labels of equal weight would tell as much: labels that stand for many pairs count for less than their number.",
   "95 % interval": "A range that contains the true value in 95 of 100 repetitions of the measurement.",
 };
@@ -42,7 +42,7 @@ const DETAILS = {
 };
 
 const ALL = { ...WORDS, ...DETAILS };
-const SPELLINGS = { "raw cosines": "raw cosine", thresholds: "threshold", domains: "domain", versions: "version", probabilities: "probability", "labelled pairs": "labelled pair", "noised copies": "noisy copies" };
+const SPELLINGS = { thresholds: "threshold", domains: "domain", versions: "version", probabilities: "probability", "labelled pairs": "labelled pair", "noised copies": "noisy copies" };
 const HIDE_AFTER = 200; // ms, in which the pointer may move from the word to its sentence
 
 const slug = (word) => `term-${word.toLowerCase().replace(/[^a-z0-9]+/g, "-")}`;
@@ -105,12 +105,9 @@ export function withTerms(text) {
 
 const list = (words) => h("dl", { class: "words" }, Object.entries(words).map(([word, sentence]) => h("div", {}, h("dt", {}, word), h("dd", {}, sentence))));
 
-/** The page with all of them. */
-export async function openGlossary() {
-  return [
-    h("h1", {}, "Glossary"),
-    h("p", { class: "lead" }, "The words of this console. A word with a dotted line shows its sentence where it stands, too."),
-    h("section", { class: "card" }, h("h2", {}, "Words on every page"), list(WORDS)),
-    h("section", { class: "card" }, h("h2", {}, "Words under “Details”"), list(DETAILS)),
-  ];
+/** Fills the panel beside the page, which the browser opens and closes. */
+export function fillGlossary() {
+  document.getElementById("glossary").append(
+    h("div", { class: "heading" }, h("h2", {}, "Glossary"), h("button", { type: "button", popovertarget: "glossary", popovertargetaction: "hide" }, "Close")),
+    list(WORDS), h("h3", {}, "Words under “Details”"), list(DETAILS));
 }

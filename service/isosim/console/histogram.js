@@ -21,7 +21,7 @@ export function scores(first, floor, moved, signal) {
 
   function given(histogram, answer) {
     const { edges, compared, matches, others } = histogram;
-    [line.min, line.max] = [Math.floor(edges[0] * 10) / 10, Math.ceil(edges.at(-1) * 10) / 10];
+    [line.min, line.max] = [Math.floor(edges[0] * 5) / 5, Math.ceil(edges.at(-1) * 5) / 5];
     if (answer && !line.matches(":active")) line.value = answer.similarity;
     const middle = (index) => (edges[index] + edges[index + 1]) / 2;
     const steps = (label, counts, colour) => ({ type: "line", label, data: [...counts, 0].map((y, index) => ({ x: edges[index], y: Math.max(y, LEAST / 10) })), stepped: true, fill: "start", pointRadius: 0, borderColor: colour, backgroundColor: faint(colour, 0.35), borderWidth: 1.5 });

@@ -86,7 +86,7 @@ export async function openJob([id], context) {
       ["Sentences posted", first.base ? null : count(first.sentences)],
       ["Labelled pairs", first.labels ? count(first.labels) : null],
       ["Method", methodName(first.method)],
-      ["Let it answer", PROMOTIONS[first.promote] ?? first.promote],
+      ["Put in use", PROMOTIONS[first.promote] ?? first.promote],
       ["Seed", String(first.seed)],
       ["Posted", ago(first.created)],
     ])),
@@ -140,7 +140,7 @@ export function progress(stop) {
 }
 
 function spokenEnd(job) {
-  if (job.status === "succeeded") return `Version ${job.version} of ${job.domain} is made${job.promoted ? " and promoted" : ", and not promoted"}.`;
+  if (job.status === "succeeded") return `Version ${job.version} of ${job.domain} is made${job.promoted ? " and in use" : ", and not in use"}.`;
   return `The calibration ${job.status === "failed" ? "has failed" : `is ${job.status}`}.`;
 }
 
@@ -158,9 +158,9 @@ function standing({ version, promoted }, state) {
   const there = state === undefined || Boolean(state?.versions.some((one) => one.version === version));
   const answers = state === undefined ? promoted : there && state.champion === version;
   if (!there) return { there, answers, words: " was made; it has been deleted since." };
-  if (answers) return { there, answers, words: " answers now." };
-  if (promoted) return { there, answers, words: state.champion ? ` answered at first; version ${state.champion} answers now.` : " answered at first." };
-  return { there, answers, words: state?.champion ? ` is made, and does not answer; version ${state.champion} does.` : " is made, and does not answer." };
+  if (answers) return { there, answers, words: " is in use." };
+  if (promoted) return { there, answers, words: state.champion ? ` was in use at first; version ${state.champion} is in use now.` : " was in use at first." };
+  return { there, answers, words: state?.champion ? ` is made, and not in use; version ${state.champion} is.` : " is made, and not in use." };
 }
 
 function ended(job, state, context) {
@@ -170,7 +170,7 @@ function ended(job, state, context) {
     const { there, answers, words } = standing(job, state);
     const look = action("Open the report", `#/report/${encodeURIComponent(domain)}/${version}`, { class: "button primary" });
     return [
-      h("p", { class: "outcome" }, badge(there ? answers ? "promoted" : "not promoted" : "deleted", answers ? "good" : "warn"), " ",
+      h("p", { class: "outcome" }, badge(there ? answers ? "in use" : "not in use" : "deleted", answers ? "good" : "warn"), " ",
         h("strong", {}, `Version ${version} of ${domain}`), words),
       h("p", {}, h("strong", {}, answers === job.promoted ? "Why: " : "When it was made: "), promotionReason(job.report?.promotion ?? "no reason is on record")),
       ...job.notices.map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice)))),
@@ -178,7 +178,7 @@ function ended(job, state, context) {
         h("p", { class: "muted" }, ...withTerms(`${sentence(methodName(job.report.method))} ${sentence(job.report.reason)}`))),
       h("div", { class: "buttons" }, !there && again, there && look, there && action("Try it", `#/compare/${encodeURIComponent(`${domain}@${version}`)}`),
         there && !job.promoted && /calibrate again with/.test(job.report?.promotion ?? "") && again,
-        there && !answers && !job.promoted && button("Promote all the same", async () => {
+        there && !answers && !job.promoted && button("Put it in use all the same", async () => {
           if (await promote(context, { domain, champion: state?.champion ?? null }, version)) location.hash = `#/report/${encodeURIComponent(domain)}/${version}`;
         })),
     ].filter(Boolean);

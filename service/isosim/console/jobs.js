@@ -55,13 +55,13 @@ export function jobList(context) {
   }
 
   return h("section", { class: "card" }, h("h2", {}, "Earlier calibrations"),
-    h("p", { class: "muted small" }, "The outcome is that of its time: which version answers now stands under ", h("a", { href: "#/domains" }, "Domains"), "."),
+    h("p", { class: "muted small" }, "The outcome is that of its time: which version is in use now stands under ", h("a", { href: "#/domains" }, "Domains"), "."),
     liveList(context, "calibrate", show));
 }
 
 function outcome(job) {
   switch (job.status) {
-    case "succeeded": return [badge(job.promoted ? "promoted" : "not promoted", job.promoted ? "good" : ""), ` version ${job.version}`];
+    case "succeeded": return [badge(job.promoted ? "put in use" : "not put in use", job.promoted ? "good" : ""), ` version ${job.version}`];
     case "running": return [badge("running"), ` ${STAGES[job.stage] ?? job.stage}, ${percent(Math.round(job.progress * 100) / 100)}`];
     case "failed": return [badge("failed", "bad"), h("span", { class: "under small" }, job.error)];
     default: return badge(job.status);

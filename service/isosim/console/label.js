@@ -9,7 +9,7 @@ import { labelsOf } from "./intake.js";
 export const LABEL_FILES = ".tsv,.csv,.txt,.xlsx,.ndjson,.jsonl,.parquet,text/*";
 export const COLUMNS = "Columns a, b and label: two texts, and 1 for a match or 0 for none; a column weight may follow.";
 export const GRADES_LABEL = "The labels are grades of similarity";
-export const GRADES_HINT = "Only for labels within 0–1 or 0–5 that say how similar two sentences are: the domain then answers a mean grade, and has no precision.";
+export const GRADES_HINT = "Only for labels within 0–1 or 0–5 that say how similar two sentences are: the domain then gives a mean grade, and has no precision.";
 
 export async function openLabel([domain], context) {
   const { champion } = await call("GET", path("domains", domain), { signal: context.signal });
@@ -17,7 +17,7 @@ export async function openLabel([domain], context) {
     h("h1", {}, `Labels for ${domain}`),
     h("section", { class: "card" },
       h("p", {}, "Labels say of pairs whether they mean the same. From them a domain learns which similarity is a match, and thresholds can be asked for by precision."),
-      !champion && h("p", { class: "verdict warn" }, `${domain} has no version that answers, and labels belong to one. `, h("a", { href: `#/calibrate/${encodeURIComponent(domain)}` }, "Calibrate it first"), ".")),
+      !champion && h("p", { class: "verdict warn" }, `${domain} has no version in use, and labels belong to one. `, h("a", { href: `#/calibrate/${encodeURIComponent(domain)}` }, "Calibrate it first"), ".")),
     ...(champion ? [
       h("section", { class: "card" }, h("h2", {}, "Judge pairs of your own text"),
         h("p", {}, `Find matches in a file on the scale of ${domain}, and judge about 50 pairs; then “Use these labels for ${domain}”.`),
@@ -60,7 +60,7 @@ function fromFile(domain, context) {
   }
 
   return h("form", { class: "card", novalidate: true, onsubmit: submit }, h("h2", {}, "Or send labels from a file"),
-    h("p", { class: "muted" }, "Sending makes a new version of the domain with these labels, in place of earlier ones. It answers, with the same similarities, unless its probabilities are worse or it cannot reach a saved threshold."),
+    h("p", { class: "muted" }, "Sending makes a new version of the domain with these labels, in place of earlier ones. It is put in use, with the same similarities, unless its probabilities are worse or it cannot reach a saved threshold."),
     field("File of labelled pairs", file, COLUMNS), field(GRADES_LABEL, grades, GRADES_HINT),
     h("div", { class: "buttons" }, send));
 }

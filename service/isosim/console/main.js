@@ -7,7 +7,7 @@ import { openCompare } from "./compare.js";
 import { askKey } from "./dialogs.js";
 import { action, button, h } from "./dom.js";
 import { openDomains } from "./domains.js";
-import { openGlossary } from "./glossary.js";
+import { fillGlossary } from "./glossary.js";
 import { openJob } from "./job.js";
 import { LANGUAGES } from "./intake.js";
 import { openLabel } from "./label.js";
@@ -16,7 +16,7 @@ import { openMatches } from "./matches.js";
 import { openReport } from "./report.js";
 
 // A view gets the address's parts and { server, signal, reload, refused }, and returns its content, a heading first.
-const VIEWS = { matches: (parts, context) => (parts[0] ? openMatch(parts[0], context) : openMatches([], context)), find: openMatches, domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare, label: openLabel, glossary: openGlossary };
+const VIEWS = { matches: (parts, context) => (parts[0] ? openMatch(parts[0], context) : openMatches([], context)), find: openMatches, domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare, label: openLabel };
 const KEPT = new Set(["matches", "find", "calibrate", "compare", "label"]); // what was entered there outlives a change of key
 const OF_DOMAIN = new Set(["find", "report", "calibrate", "compare", "label"]); // whose address begins with a domain
 const CARRIED = new Set(["compare"]); // links that lead to the same domain
@@ -113,7 +113,7 @@ async function describeServer() {
   keyButton.hidden = !found.keys;
   const label = document.getElementById("encoder");
   const language = LANGUAGES[found.encoder.id];
-  label.textContent = language ? `${found.encoder.id}: ${language}` : found.encoder.id;
+  label.textContent = language ? `reads ${language}` : found.encoder.id;
   label.title = `encoder ${found.encoder.id}, digest ${found.encoder.digest}, ${found.encoder.dim} dimensions; isosim ${found.version}`;
   return found;
 }
@@ -128,4 +128,5 @@ window.addEventListener("hashchange", () => {
   show({ focus: true });
   window.scrollTo(0, 0);
 });
+fillGlossary();
 show();

@@ -7,7 +7,7 @@ import { count, counted, percent, range, score } from "./format.js";
 import { term, withTerms } from "./glossary.js";
 
 const BINS = 60;
-const BEFORE = "before: raw cosine";
+const BEFORE = "before: uncorrected similarity";
 const AFTER = "after: calibrated similarity";
 
 /** A card that says why there is no picture. */
@@ -68,7 +68,7 @@ export function randomPairs(report, signal) {
     lead: "Two sentences picked at random should look unlike. The further left and the narrower, the more room is left for real matches.",
     draw,
     summary: unchanged
-      ? `This version leaves raw cosines as they are; half of the random pairs reach ${median(after)}.`
+      ? `This version corrects nothing; half of the random pairs reach ${median(after)}.`
       : `Half of the random pairs reach ${median(before)} before and ${median(after)} after calibration.`,
     numbers: table("Similarity that a share of random pairs reaches", ["Share of random pairs", ...(unchanged ? ["Similarity"] : ["Before", "After"])],
       levels.map((level) => [percent(level), ...(unchanged ? [after] : [before, after]).map((curve) => score(similarityAt(curve, level)))])),
@@ -143,12 +143,12 @@ const MEASURES = {
   mean_random_cosine: ["Mean cosine of random pairs", "0 is a space in which random sentences look unlike."],
   effective_rank: ["Effective rank", "Directions in use; more tell more sentences apart. Compare it between candidates: under “Singular spectrum” other sentences are counted."],
   hubness: ["Hubness", "0: no sentence is a near neighbour of everybody."],
-  agreement: ["Agreement with raw cosines", "1 keeps the order of raw cosines."],
+  agreement: ["Agreement with uncorrected similarities", "1 keeps their order."],
   info_nce: ["Loss of finding noisy copies", "Lower finds the altered copy of a sentence among all others more surely."],
-  copies_z: ["Noisy copies, paired z", "Above 0 they are easier to find than by raw cosines; below −2 the map is vetoed."],
+  copies_z: ["Noisy copies, paired z", "Above 0 they are easier to find than uncorrected; below −2 the map is vetoed."],
   bits_per_dimension: ["Bits a dimension", "Lower fits unseen text better; only maps with a density have it."],
   labelled_score: ["Score on labelled pairs", "AUROC for labels 0 and 1, Spearman for grades."],
-  labelled_gain: ["Gain on labelled pairs over identity", "Above 0 is better than raw cosines."],
+  labelled_gain: ["Gain on labelled pairs over no correction", "Above 0 is better."],
 };
 
 export function candidates(report, signal) {

@@ -11,7 +11,7 @@ import { cannotAnswer, hindrance, promote, remove } from "./versions.js";
 
 const USUAL = 0.01; // the false-match rate that the report leads with
 const STEADY = 2000; // distinct sentences that give a steady threshold (docs/quality.md)
-const FEW = 600; // sentences at or below which the gate keeps the raw cosine (fitting/gate.py)
+const FEW = 600; // sentences at or below which the gate corrects nothing (fitting/gate.py)
 
 export async function openReport([domain, number], context) {
   const { signal } = context;
@@ -24,14 +24,14 @@ export async function openReport([domain, number], context) {
     }),
   ]);
   const { report } = version;
-  const role = version.version === state.champion ? "champion" : version.version === state.previous ? "previous" : "";
+  const role = version.version === state.champion ? "in use" : version.version === state.previous ? "previous" : "";
   const saved = thresholdList(domain, version.version, context, { champion: state.champion });
   return [
     h("p", { class: "trail" }, h("a", { href: "#/domains" }, "Domains"), " / ", domain),
     h("div", { class: "heading" },
       h("h1", {}, `${domain}, version ${version.version}`),
       h("div", { class: "buttons" }, ...actions(version, role, state.champion, context))),
-    h("p", {}, role ? badge(role, role === "champion" ? "good" : "") : "", hindrance(version)),
+    h("p", {}, role ? badge(role, role === "in use" ? "good" : "") : "", hindrance(version)),
     decision(version, role, advised, state.champion),
     h("div", { class: "figures" },
       advisor(version, context, { champion: state.champion, saved: async () => {
@@ -53,9 +53,9 @@ function decision(version, role, advised, champion) {
   const best = isReliable(report) ? bestRow(report.labels) : null;
   const first = champion === null;
   const who = {
-    champion: `This version answers requests for ${domain}.`,
-    previous: `Version ${champion} answers requests for ${domain}; this one answered before it, and rolling back returns to it.`,
-  }[role] ?? (champion === null ? `No version answers requests for ${domain} yet; promote one.` : `Version ${champion} answers requests for ${domain}; promote this version to let it answer instead.`);
+    "in use": `This version is in use: it answers requests for ${domain}.`,
+    previous: `Version ${champion} is in use for ${domain}; this one was in use before it, and can be returned to.`,
+  }[role] ?? (champion === null ? `No version of ${domain} is in use yet; put one in use.` : `Version ${champion} of ${domain} is in use; this version waits.`);
   return h("section", { class: "card", "aria-labelledby": "decision" },
     h("h2", { id: "decision" }, "What to use"),
     best && h("p", { class: "decision" }, "Use ", h("strong", { class: "big" }, score(best.similarity)), ...withTerms(`: ${percent(best.precision)} of the pairs that pass are matches, as far as your labels tell.`)),
@@ -67,7 +67,7 @@ function decision(version, role, advised, champion) {
     report.sentences < STEADY && h("p", { class: "verdict warn" }, `The text had ${counted(report.sentences, "distinct sentence")}; ${count(STEADY)} give a steadier threshold.`),
     h("p", {}, version.servable ? who : cannotAnswer(version)),
     h("p", {}, h("strong", {}, "Next step: "), version.servable
-      ? `${first ? "promote this version, so that it answers and thresholds can be saved; then see" : "see"} what it does to sentences of yours${first ? "" : ", and save the threshold under a name that requests can use"}.${report.labels ? "" : " Labelled pairs would show how many of the true matches it finds."}`
+      ? `${first ? "put this version in use, so that thresholds can be saved; then see" : "see"} what it does to sentences of yours${first ? "" : ", and save the threshold under a name that requests can use"}.${report.labels ? "" : " Labelled pairs would show how many of the true matches it finds."}`
       : `${version.damaged ? "restore its files from a backup, or " : ""}calibrate the domain anew with this server's encoder.`),
     h("div", { class: "buttons" }, version.servable
       ? [action("Try it on sentences", `#/compare/${encodeURIComponent(named)}`, { class: "button primary" }),
@@ -96,7 +96,7 @@ function why({ asked, method, evidence, base }) {
   if (method !== "identity") return `${chosen} ranking gets better: it puts the labelled pairs in a better order than the encoder's own cosine does.`;
   if (evidence.sentences === undefined) return `${kept} all sentences have the same vector, and no method could tell them apart.`;
   if (evidence.sentences <= FEW) return `${kept} there are too few sentences to judge a correction by.`;
-  if (!(evidence.strength > 0)) return `${kept} the encoder fits sentences like these as it is.`;
+  if (!(evidence.strength > 0)) return "No correction is needed: the encoder fits sentences like these as it is.";
   if (evidence.copies_z < -2) return `${kept} the correction would make slightly altered sentences harder to find.`;
   return `${kept} the labelled pairs are ranked better with it than with the correction.`;
 }
@@ -110,7 +110,7 @@ function details(version, signal) {
       h("h3", {}, "Why this method"),
       h("p", {}, ...withTerms(why(report))),
       report.reason && h("p", { class: "muted" }, ...withTerms(sentence(report.reason))),
-      report.promotion && h("p", {}, h("strong", {}, "Promotion: "), ...withTerms(promotionReason(report.promotion)))),
+      report.promotion && h("p", {}, h("strong", {}, "Put in use or not: "), ...withTerms(promotionReason(report.promotion)))),
     h("section", { class: "stack" },
       h("h3", {}, "Where it comes from"),
       provenance(version, report)),
@@ -119,13 +119,13 @@ function details(version, signal) {
       spectrum(report, signal),
       report.labels?.reliability && reliability(report.labels, signal),
       candidates(report, signal)),
-    h("p", { class: "muted small" }, "Words used here: ", ...["rawness", "whitening", "nulling", "hubness", "effective rank", "AUROC", "Spearman", "noisy copies", "paired z"].flatMap((word, index) => [index ? ", " : "", term(word)]), ". All of them stand in the ", h("a", { href: "#/glossary" }, "glossary"), "."));
+    h("p", { class: "muted small" }, "Words used here: ", ...["rawness", "whitening", "nulling", "hubness", "effective rank", "AUROC", "Spearman", "noisy copies", "paired z"].flatMap((word, index) => [index ? ", " : "", term(word)]), "."));
 }
 
 function actions(version, role, champion, context) {
   const { domain, version: number } = version;
   return [
-    role !== "champion" && (version.servable || version.damaged) && button("Promote", async () => {
+    role !== "in use" && (version.servable || version.damaged) && button("Put in use", async () => {
       if (await promote(context, { domain, champion }, number)) context.reload();
     }, { class: "primary" }),
     !role && button("Delete", async () => {

@@ -93,7 +93,7 @@ export function thresholdList(domain, version, context, { champion }) {
 
   async function refresh() {
     if (champion === null) {
-      place.replaceChildren(h("p", {}, "Promote a version first; then thresholds can be saved."));
+      place.replaceChildren(h("p", {}, "Put a version in use first; then thresholds can be saved."));
       return;
     }
     try {
@@ -120,7 +120,7 @@ export function thresholdList(domain, version, context, { champion }) {
   refresh();
   const element = h("div", { class: "stack" },
     h("h3", {}, "Saved thresholds"),
-    h("p", { class: "muted small" }, "A name stands for a target, such as a ", term("false-match rate"), " of 1 %. Each version has its own similarity for it, so that the name stays valid after a promotion, where the new version reaches the target."),
+    h("p", { class: "muted small" }, "A name stands for a target, such as a ", term("false-match rate"), " of 1 %. Each version has its own similarity for it, so that the name stays valid when another version is put in use, where that version reaches the target."),
     place);
   return { element, refresh };
 }

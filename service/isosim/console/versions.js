@@ -52,22 +52,21 @@ export async function promote(context, state, version) {
   const lost = await unreached(domain, version, context).finally(() => (looking = false));
   return change(context, {
     question: {
-      title: `Promote version ${version} of ${domain}?`,
+      title: `Put version ${version} of ${domain} in use?`,
       text: [
         `From now on requests for “${domain}” are answered by version ${version}.`,
-        champion ? `Version ${champion} becomes the previous one; rolling back returns to it.` : "",
+        champion ? `Version ${champion} becomes the previous one, and can be returned to.` : "",
         ...lost.map(noVerdict),
       ],
-      label: "Promote",
+      label: "Put in use",
     },
-    failed: `Version ${version} was not promoted`,
-    done: `${domain} is now answered by version ${version}.`,
+    failed: `Version ${version} was not put in use`,
+    done: `Version ${version} of ${domain} is in use now.`,
     doing: () => call("PUT", path("domains", domain, "champion"), { json: { version, ...seen(state), ...without(lost) } }),
   });
 }
 
-/** The label of the button: the version before may be a newer one. */
-export const backTo = ({ champion, previous }) => `${previous > champion ? "Return" : "Roll back"} to version ${previous}`;
+export const backTo = ({ previous }) => `Return to version ${previous}`;
 
 export async function rollBack(context, state) {
   const { domain, champion, previous } = state;
@@ -76,15 +75,15 @@ export async function rollBack(context, state) {
   const lost = await unreached(domain, previous, context).finally(() => (looking = false));
   return change(context, {
     question: {
-      title: `Roll ${domain} back?`,
+      title: `Return to version ${previous} of ${domain}?`,
       text: [
-        `Version ${previous} answers again, and version ${champion} becomes the previous one.`,
+        `Version ${previous} is in use again, and version ${champion} becomes the previous one.`,
         ...lost.map(noVerdict),
       ],
       label: backTo(state),
     },
-    failed: `${domain} was not rolled back`,
-    done: `${domain} is again answered by version ${previous}.`,
+    failed: `${domain} was not changed`,
+    done: `Version ${previous} of ${domain} is in use again.`,
     doing: () => call("POST", path("domains", domain, "rollback"), { json: { ...seen(state), ...without(lost) } }),
   });
 }
