@@ -69,14 +69,14 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, site: Site) -> None:
     analyst.enters("Versions of typed")
     analyst.sees("Version 2")
     analyst.enters("Return to version 1")
-    analyst.sees("Return to version 1 of typed?")
+    analyst.sees("Put version 1 of typed in use?")
     keyboard.press("Escape")
     assert analyst.focused() == "Return to version 1"  # back where it was
     assert site.get("/domains/typed")["champion"] == 2
     keyboard.press("Enter")
-    analyst.sees("Return to version 1 of typed?")
+    analyst.sees("Put version 1 of typed in use?")
     keyboard.press("Enter")
-    analyst.sees("Version 1 of typed is in use again.")
+    analyst.sees("Version 1 of typed is in use now.")
     assert site.get("/domains/typed")["champion"] == 1
 
 

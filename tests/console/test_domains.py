@@ -27,8 +27,8 @@ def test_versions_are_promoted_returned_to_and_deleted_after_a_question_and_not_
     analyst.sees("Version 1 of moves is in use now.")
     assert site.get("/domains/moves")["champion"] == 1
     analyst.presses("Return to version 4")  # the one before is the newer one
-    analyst.answers("Return to version 4")
-    analyst.sees("Version 4 of moves is in use again.")
+    analyst.answers("Put in use")
+    analyst.sees("Version 4 of moves is in use now.")
     assert site.get("/domains/moves")["champion"] == 4
     assert analyst.page.get_by_role("button", name="Delete moves, version 4").count() == 0
     analyst.presses("Delete moves, version 2")
@@ -176,8 +176,10 @@ def test_of_many_domains_some_are_shown_as_short_lines_and_the_others_found(
     analyst.presses("Show more domains")
     analyst.sees("d188")
     assert lines.count() == 100
-    analyst.fills("Filter domains by name", "99")
+    analyst.sees("The first 200 domains by name; the filter finds the others.")
+    analyst.fills("Filter by name", "99")
     wait_until(lambda: lines.count() == 2)
+    analyst.sees("2 domains.")
     analyst.go("#/compare/d99")
     assert analyst.field("Scored by").input_value() == "d99"  # beyond the first page
     analyst.fills("Find a domain", "98")
@@ -186,3 +188,27 @@ def test_of_many_domains_some_are_shown_as_short_lines_and_the_others_found(
     analyst.sees("This domain exists")
     analyst.go("#/label/d98")
     analyst.sees("Labels for d98")
+
+
+def test_running_calibrations_stand_above_the_domains_which_can_be_sorted(visit: Visit, site: Site) -> None:
+    site.copies("zz-newest")
+    job = site.post("/calibrate", domain="aa-coming", texts=sentences(300), method="sn")["job"]
+    analyst = visit("#/domains")
+    running = analyst.page.get_by_role("table", name="Running calibrations")
+    running.get_by_role("row", name=re.compile("aa-coming queued")).wait_for()
+    assert running.bounding_box()["y"] < analyst.page.get_by_role("table", name="Domains").bounding_box()["y"]
+    known = [one["domain"] for one in site.get("/domains")["domains"]]
+    names = analyst.page.locator("tr.domain th")
+    assert [name.split("\n")[0] for name in names.all_inner_texts()] == known
+    analyst.sees(f"{len(known)} domains.")
+    analyst.chooses("Sort by", "newest")
+    assert names.first.inner_text() == "zz-newest"
+    assert len(known) == names.count()
+    analyst.presses(re.compile("^Cancel calibration of aa-coming"))
+    analyst.answers("Cancel the calibration")
+    running.wait_for(state="hidden")
+    analyst.go("#/compare/letters")
+    listed = [one.get_attribute("label") for one in analyst.field("Scored by").locator("optgroup").all()]
+    assert listed[0] == "zz-newest"
+    assert len(listed) <= 11  # the ten newest, and the one asked for
+    assert analyst.field("Scored by").input_value() == "letters"

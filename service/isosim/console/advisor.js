@@ -4,7 +4,7 @@ import { alertBox, explain } from "./alerts.js";
 import { call, path, Refused } from "./api.js";
 import { rateAt, same, similarityAt } from "./distribution.js";
 import { button, fault, field, h, select, table } from "./dom.js";
-import { axis, figure } from "./figure.js";
+import { axis, faint, figure } from "./figure.js";
 import { count, nameLike, percent, range, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
 import { asked, ENTRIES, kindOf, KINDS, saveThreshold } from "./thresholds.js";
@@ -13,7 +13,6 @@ const TITLE = "Which threshold?";
 const SAVE_FORM = "save-threshold";
 const FLOOR = 1e-6; // the curve's last rate
 const WAIT = 350; // ms after the last key stroke
-const PRESETS = [0.1, 0.01, 0.001, 0.0001];
 
 /** Whether the labels of a version tell of precisions. */
 export const isReliable = (report) => Boolean(report.labels) && !report.labels.graded;
@@ -48,13 +47,9 @@ export function advisor(version, context, { champion, saved }) {
   const wanted = field(labelOf(begin), input, KINDS[begin].hint);
   const gallery = field("Entries searched", entries, "How many texts each search looks through.");
   const answer = h("div", { class: "answer", role: "status" });
-  const presets = h("div", { class: "buttons tight" }, PRESETS.map((rate) => button(percent(rate), () => {
-    input.value = String(Number((rate * 100).toPrecision(3)));
-    advise();
-  }, { "aria-label": `Ask for a rate of ${percent(rate)}` })));
   const saving = saveForm(domain, context, champion, saved);
   const controls = h("div", { class: "stack" },
-    h("div", { class: "row" }, field("Ask for", kind, ""), wanted, gallery, presets),
+    h("div", { class: "row" }, field("Ask for", kind, ""), wanted, gallery),
     answer,
     saving.element);
   const rates = [0.1, 0.05, 0.01, 0.001, 0.0001, 0.00001];
@@ -78,7 +73,6 @@ export function advisor(version, context, { champion, saved }) {
   function reset() {
     input.value = kind.value === "precision" ? reachable(report.labels) : KINDS[kind.value].first;
     fault(input, "");
-    presets.hidden = kind.value === "precision";
     gallery.hidden = kind.value !== "false_hit_rate";
     wanted.querySelector("label").textContent = labelOf(kind.value);
     wanted.querySelector(".hint").textContent = KINDS[kind.value].hint;
@@ -179,7 +173,7 @@ function sentences(found, { sentences: among, reference }) {
     precision: `a precision of ${rate}`,
   }[kind];
   return [
-    h("p", {}, `For ${what} take pairs with a similarity of at least `, h("strong", { class: "big" }, score(found.similarity, 4)), "."),
+    h("p", {}, `For ${what} take pairs with a similarity of at least `, h("strong", { class: "big" }, score(found.similarity)), "."),
     kind === "false_hit_rate" && h("p", { class: "verdict warn" }, "The best match of every sentence counts as wrong here. Where sentences of the text mean the same, this similarity is too high to find such duplicates: ask for a precision, which takes labelled pairs."),
     h("p", { class: "muted" }, `95 % interval ${score(low, 4)} to ${score(high, 4)}, from ${count(found.pairs)} ${KINDS[kind].from}.`,
       found.extrapolated ? " Fewer than 10 of them are as similar, so that this value is read off a fitted curve." : "",
@@ -196,20 +190,17 @@ function spoken(found, before) {
   return `The line stands at a similarity of ${score(found.similarity)}.${raw}`;
 }
 
-const FAINT_DASH = [2, 3];
-
 function drawWith(before, after, found) {
   return (palette) => {
     const curve = (label, values, colour, extra = {}) => ({
       label, data: values.similarity.map((x, index) => ({ x, y: values.rate[index] })),
       borderColor: palette[colour], backgroundColor: palette[colour], pointRadius: 0, borderWidth: 2, curve: true, ...extra,
     });
-    const upright = (label, x, extra) => ({ label, data: [{ x, y: FLOOR }, { x, y: 1 }], borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 0, borderWidth: 2, ...extra });
     const datasets = [curve("calibrated similarity", after, "after")];
     if (!same(before, after)) datasets.push(curve("uncorrected similarity", before, "before", { borderDash: [6, 4] }));
     if (found) {
-      datasets.push(upright("advised threshold", found.similarity, {}));
-      found.interval.forEach((x, index) => datasets.push(upright(index ? "" : "95 % interval", x, { borderWidth: 1, borderDash: FAINT_DASH })));
+      datasets.push({ label: "advised threshold", data: [FLOOR, 1].map((y) => ({ x: found.similarity, y })), borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 0, borderWidth: 2 });
+      datasets.push({ label: "95 % interval", data: found.interval.map((x) => ({ x, y: 1 })), fill: "start", backgroundColor: faint(palette.mark, 0.25), borderWidth: 0, pointRadius: 0 });
       datasets.push({
         label: "", data: [{ x: found.similarity, y: found.target.fmr ?? rateAt(after, found.similarity) }],
         borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 5, showLine: false,

@@ -5,11 +5,12 @@ import { call, path, Refused } from "./api.js";
 import { badge, fault, field, h, table } from "./dom.js";
 import { count, oneIn, percentile, plainly, roughly, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
-import { page, typed, withNamed } from "./listing.js";
+import { newest, page, typed, withNamed } from "./listing.js";
 import { isDamaged } from "./versions.js";
 import { asked as query, describeTarget, ENTRIES, KINDS, savedThresholds } from "./thresholds.js";
 
-const SOME = 200; // domains offered in a list
+const SOME = 200; // domains that are asked for at once
+const NEWEST = 10; // domains, and versions of each, in a list where nothing is looked for
 const EXAMPLE = {
   a: "A man is playing a guitar.",
   b: ["Someone plays an instrument.", "A person strums a guitar on stage.", "A man is not playing a guitar.", "Shares fell in London."].join("\n"),
@@ -33,13 +34,12 @@ export async function openCompare([left = "default", right = ""], context) {
   const target = targetFields(context);
   first.addEventListener("change", () => target.offer(first.value, domains));
   const second = references(domains, right, "nothing");
-  const find = listed.next !== null && typed(h("input", { type: "search", autocomplete: "off", maxlength: "64" }), async (contains) => {
+  const find = (listed.next !== null || domains.length > NEWEST) && typed(h("input", { type: "search", autocomplete: "off", maxlength: "64" }), async (contains) => {
     try {
       const found = await page(context, { contains, limit: SOME });
-      const known = await withNamed(found, [first.value, second.value], context);
-      domains = known;
-      offer(first, known, first.value, null);
-      offer(second, known, second.value, "nothing");
+      domains = await withNamed(found, [first.value, second.value], context);
+      offer(first, domains, first.value, null, contains);
+      offer(second, domains, second.value, "nothing", contains);
     } catch (error) {
       if (!signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
     }
@@ -51,7 +51,7 @@ export async function openCompare([left = "default", right = ""], context) {
   } },
     h("fieldset", { class: "choices" }, h("legend", {}, "Compare"), one, many),
     h("div", { class: "row even" }, field("Sentence", a, ""), field("Compared with", b, "")),
-    find && field("Find a domain", find, "There are more domains than the lists below show; they show those with this in their name."),
+    find && field("Find a domain", find, `The lists below show the ${NEWEST} newest; here all are found by a part of their name.`),
     h("div", { class: "row even" }, field("Scored by", first, "A domain's version in use, or another: name@2 is version 2. Requests that name no domain are scored by default."), field("Second version", second, "Another domain or version, to see the difference.")),
     target.element,
     h("div", { class: "buttons" }, score_, h("button", { type: "button", onclick: fill }, "Fill in an example"), h("span", { class: "muted small keys" }, "Ctrl + Enter scores")));
@@ -107,11 +107,12 @@ function references(domains, chosen, none) {
   return offer(h("select", {}), domains, chosen, none);
 }
 
-function offer(element, domains, chosen, none) {
-  const groups = domains.map(({ domain, champion, previous, versions, unreadable }) => h("optgroup", { label: domain },
+function offer(element, domains, chosen, none, found = "") {
+  const some = newest(domains).filter(({ domain }, index) => found || index < NEWEST || domain === domainOf(chosen));
+  const groups = some.map(({ domain, champion, previous, versions, unreadable }) => h("optgroup", { label: domain },
     h("option", { value: domain }, choiceOf({ domain, champion, versions, unreadable })),
     previous && h("option", { value: `${domain}@previous` }, `${domain}: previous, version ${previous}`),
-    [...versions].reverse().filter(({ servable }) => servable).map(({ version, method }) => h("option", { value: `${domain}@${version}` }, `${domain}@${version}: ${method}`))));
+    [...versions].reverse().filter(({ servable, version }, index) => servable && (index < NEWEST || `${domain}@${version}` === chosen)).map(({ version, method }) => h("option", { value: `${domain}@${version}` }, `${domain}@${version}: ${method}`))));
   element.replaceChildren(...[none && h("option", { value: "" }, none), ...groups].filter(Boolean));
   element.value = chosen;
   if (element.selectedIndex < 0) element.selectedIndex = 0;
@@ -249,10 +250,10 @@ function verdictOf({ match }, row) {
   return h("span", { class: `match ${match[row] ? "yes" : "no"}` }, h("span", { "aria-hidden": "true" }, match[row] ? "✓ " : "✕ "), match[row] ? "match" : "no match");
 }
 
-function verdictLine({ domain, version, verdict }) {
+function verdictLine({ domain, version, verdict }, digits) {
   const what = `${verdict.name ? `${verdict.name}, ` : ""}${describeTarget(verdict.target)}`;
   if (!verdict.match) return h("p", { class: "verdict warn" }, `${domain}@${version}: no verdict for ${what}. ${verdict.why ? sentence(plainly(verdict.why)) : ""} `, verdict.way);
-  const from = `a similarity of at least ${score(verdict.similarity, 4)}`;
+  const from = `a similarity of at least ${score(verdict.similarity, digits)}`;
   return h("p", { class: "verdict" }, `${domain}@${version}: a match has ${from} (${what}).`);
 }
 
@@ -264,8 +265,10 @@ function scores(pairs, asked, answers, sorted) {
   const graded = any(({ notices }) => notices.some((notice) => notice.startsWith("probability_is_mean_grade")));
   const doubtful = !graded && any(({ verdict, probability }) => verdict?.match && probability?.some((share, row) => verdict.match[row] && share < LIKELY));
   const both = any((answer) => answer.percentile && answer.probability);
+  const near = any(({ verdict, similarity }) => verdict?.match && similarity.some((one) => Math.abs(one - verdict.similarity) < 0.005));
+  const digits = near ? 4 : 2; // so that a number does not seem to contradict its verdict
   const columns = [
-    [term("calibrated similarity", "Similarity"), (answer, row) => score(answer.similarity[row], 4)],
+    [term("calibrated similarity", "Similarity"), (answer, row) => score(answer.similarity[row], digits)],
     any((answer) => answer.percentile) && [term("percentile", "Percentile"), (answer, row) => (answer.percentile ? rarity(answer, row) : "–")],
     any((answer) => answer.probability) && [graded ? "Mean grade (0–1)" : term("probability", "Probability"), (answer, row) => {
       if (!answer.probability) return "–";
@@ -278,14 +281,14 @@ function scores(pairs, asked, answers, sorted) {
   const heads = ["Compared with", term("uncorrected similarity", "Uncorrected"), two && "Scored by", ...columns.map(([head]) => head)].filter(Boolean);
   const rows = order.flatMap((row) => answers.map((answer, index) => h("tr", { class: index ? "" : "first" },
     !index && h("th", { scope: "rowgroup", rowspan: String(answers.length), class: "sample", dir: "auto" }, pairs[row][1]),
-    !index && h("td", { rowspan: String(answers.length) }, score(answers[0].cosine[row], 4)),
+    !index && h("td", { rowspan: String(answers.length) }, score(answers[0].cosine[row], digits)),
     two && h("td", {}, `${answer.domain}@${answer.version} `, h("span", { class: "muted small" }, answer.method)),
     columns.map(([, cell]) => h("td", {}, cell(answer, row))))));
   const met = Object.keys(FLAGS).filter((flag) => any(({ flags: all }) => all.some(({ a, b }) => a.includes(flag) || b.includes(flag))));
   return [h("section", { class: "card", "aria-labelledby": "scores-heading" },
     h("h2", { id: "scores-heading" }, "Scores"),
     h("p", {}, "“", h("bdi", { class: "sample" }, pairs[0][0]), "”", two ? "" : h("span", { class: "muted" }, ` scored by ${answers[0].domain}@${answers[0].version}`)),
-    ...answers.filter(({ verdict }) => verdict).map(verdictLine),
+    ...answers.filter(({ verdict }) => verdict).map((answer) => verdictLine(answer, digits)),
     table("Scores", heads.map((head) => h("th", { scope: "col" }, head)), rows, { class: "scores stacked" }),
     doubtful && h("p", { class: "verdict warn" }, "Some pairs are called a match though their probability is below 50 %: this threshold lets through more false pairs like them than true ones. Ask for a precision to be stricter."),
     both && h("p", {}, "Percentile and probability answer different questions: the percentile compares a pair with random pairs, nearly all of them unrelated; the probability says how often a pair with this similarity is a match among pairs like the labelled ones."),

@@ -82,6 +82,16 @@ export function label(content) {
   }
 }
 
+const NUMBER = /^(–|[<−-]?[\d.,]+( %)?( to [−-]?[\d.,]+( %)?)?)$/;
+
+/** Aligns columns of numbers to the right; counted from the end, as a cell above may span a row's first column. */
+function alignNumbers({ tHead: { rows: [{ cells: heads }] }, tBodies: [{ rows }] }) {
+  [...heads].reverse().forEach((head, index) => {
+    const cells = [...rows].map((row) => row.cells[row.cells.length - 1 - index]).filter(Boolean);
+    if (cells.some((cell) => /\d/.test(cell.textContent)) && cells.every((cell) => NUMBER.test(cell.textContent))) [head, ...cells].forEach((cell) => cell.classList.add("number"));
+  });
+}
+
 /** A table with a caption for readers who do not see it; wide ones scroll in a box of their own. */
 export function table(caption, heads, rows, attributes = {}) {
   const head = h("tr", {}, heads.map((cell) => (cell instanceof Node ? cell : h("th", { scope: "col" }, cell))));
@@ -90,6 +100,7 @@ export function table(caption, heads, rows, attributes = {}) {
     return index ? h("td", {}, cell ?? "–") : h("th", { scope: "row" }, cell ?? "–");
   })));
   const content = h("table", attributes, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, body));
+  alignNumbers(content);
   if (content.classList.contains("stacked")) label(content);
   const box = h("div", { class: "scroll", role: "group", "aria-label": caption }, content);
   scrolling.observe(box);

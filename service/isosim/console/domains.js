@@ -2,63 +2,62 @@
 
 import { report } from "./alerts.js";
 import { call, path } from "./api.js";
-import { action, badge, button, facts, h, label, table, unique } from "./dom.js";
+import { action, badge, button, facts, field, h, select, table, unique } from "./dom.js";
 import { ago, count, counted, methodName, percent, score, sentence } from "./format.js";
 import { term, withTerms } from "./glossary.js";
-import { page, typed } from "./listing.js";
+import { jobList } from "./jobs.js";
+import { newest, page, typed } from "./listing.js";
 import { thresholdList } from "./thresholds.js";
-import { backTo, hindrance, isDamaged, promote, remove, removeDomain, rollBack } from "./versions.js";
+import { hindrance, isDamaged, promote, remove, removeDomain } from "./versions.js";
 
 const COUNTED = 10; // newest versions of a domain whose labels are counted: each is a request
-const MANY = 8; // domains from which on a filter is offered
+const LOADED = 200; // domains that are asked for at once
+const SHOWN = 50; // lines at first, and more with each press
+const ORDERS = { name: "Name", newest: "Newest version" };
 
 const opened = new Set(); // domains whose versions are shown, also after a change has loaded the page again
 
 export async function openDomains(_, context) {
-  const first = await page(context);
-  const heading = h("div", { class: "heading" }, h("h1", {}, "Domains"), action("New calibration", "#/calibrate", { class: "button primary" }));
-  const lead = h("p", { class: "lead" }, ...withTerms("A domain is a kind of text with a scale of its own. Its version in use answers requests that name the domain; its other versions wait."));
+  const state = { contains: "", shown: SHOWN, ...(await page(context, { limit: LOADED })) };
   const list = h("section", { class: "card" });
-  show(list, first, "", context);
-  const fresh = first.next === null && first.domains.every(({ domain, versions, unreadable }) => domain === "default" && !versions.length && !unreadable.length);
-  return [heading, lead,
-    fresh && h("p", { class: "verdict" }, "There is no domain of your own yet. Begin with a ", h("a", { href: "#/calibrate" }, "new calibration"), " from a file of your sentences."), (first.next !== null || first.domains.length >= MANY) && filter(list, context), list].filter(Boolean);
-}
-
-/** Adds a page of domains, one line each, and a button for the next. */
-function show(list, { domains, next }, contains, context) {
-  if (!domains.length && !list.children.length) {
-    list.append(h("p", { class: "muted" }, "No domain has this in its name."));
-    return;
-  }
-  const rows = domains.flatMap((domain) => domainRows(domain, context));
-  const body = list.querySelector("tbody.domains");
-  if (body) {
-    body.append(...rows);
-    label(body.closest("table"));
-  } else {
-    const made = table("Domains", ["Domain", h("th", { scope: "col" }, term("in use", "In use")), h("th", { scope: "col" }, term("method", "Method")), "Made", h("th", { scope: "col" }, term("drift", "Drift")), "Actions"], rows, { class: "stacked" });
-    made.querySelector("tbody").classList.add("domains");
-    list.append(made);
-  }
-  const more = next !== null && button("Show more domains", () => attempt(context, async () => {
-    const following = await page(context, { contains, after: next });
-    more.remove();
-    show(list, following, contains, context);
-  }));
-  if (more) list.append(h("div", { class: "buttons" }, more));
-}
-
-/** The server looks for the name: it knows more domains than the page. */
-function filter(list, context) {
-  const input = h("input", { type: "search", "aria-label": "Filter domains by name", placeholder: "Filter by name", maxlength: "64" });
-  typed(input, (contains) => attempt(context, async () => {
-    const found = await page(context, { contains });
+  const total = h("p", { class: "muted", role: "status" });
+  const order = select(Object.entries(ORDERS), "name", { onchange: show });
+  const input = h("input", { type: "search", placeholder: "A part of the name", maxlength: "64" });
+  typed(input, (contains) => attempt(context, async () => { // the server looks: it knows more domains than the page
+    const found = await page(context, { contains, limit: LOADED });
     if (contains !== input.value.trim().toLowerCase()) return; // typed on meanwhile
-    list.replaceChildren();
-    show(list, found, contains, context);
+    Object.assign(state, { contains, shown: SHOWN }, found);
+    show();
   }));
-  return h("div", { class: "field" }, input);
+
+  function show() {
+    const { domains, next, shown } = state;
+    const sorted = order.value === "newest" ? newest(domains) : domains;
+    total.textContent = `${next === null ? counted(domains.length, "domain") : `The first ${count(domains.length)} domains by name; the filter finds the others`}.`;
+    if (!domains.length) {
+      list.replaceChildren(h("p", { class: "muted" }, "No domain has this in its name."));
+      return;
+    }
+    const made = table("Domains", ["Domain", h("th", { scope: "col" }, term("in use", "In use")), h("th", { scope: "col" }, term("method", "Method")), "Made", h("th", { scope: "col" }, term("drift", "Drift")), "Actions"],
+      sorted.slice(0, shown).flatMap((domain) => domainRows(domain, context)), { class: "stacked" });
+    made.querySelector("tbody").classList.add("domains");
+    const more = (shown < domains.length || next !== null) && button("Show more domains", () => attempt(context, async () => {
+      const following = shown + SHOWN > domains.length && next !== null ? await page(context, { contains: state.contains, after: next, limit: LOADED }) : { domains: [], next };
+      Object.assign(state, { domains: [...domains, ...following.domains], next: following.next, shown: shown + SHOWN });
+      show();
+    }));
+    list.replaceChildren(made, ...(more ? [h("div", { class: "buttons" }, more)] : []));
+  }
+
+  show();
+  const fresh = state.next === null && state.domains.every(({ domain, versions, unreadable }) => domain === "default" && !versions.length && !unreadable.length);
+  return [
+    h("div", { class: "heading" }, h("h1", {}, "Domains"), action("New calibration", "#/calibrate", { class: "button primary" })),
+    h("p", { class: "lead" }, ...withTerms("A domain is a kind of text with a scale of its own. Its version in use answers requests that name the domain; its other versions wait.")),
+    jobList(context, true),
+    fresh && h("p", { class: "verdict" }, "There is no domain of your own yet. Begin with a ", h("a", { href: "#/calibrate" }, "new calibration"), " from a file of your sentences."),
+    h("div", { class: "row" }, field("Filter by name", input, ""), field("Sort by", order, "")), total, list,
+  ].filter(Boolean);
 }
 
 async function attempt(context, doing) {
@@ -104,17 +103,17 @@ function domainRows(state, context) {
 
 function folded(state, context) {
   const { domain, champion, previous, versions } = state;
-  const newest = [...versions].sort((a, b) => b.version - a.version);
-  const back = versions.some(({ version }) => version === previous) && button(backTo(state), async () => {
-    if (await rollBack(context, state)) context.reload();
+  const latest = [...versions].sort((a, b) => b.version - a.version);
+  const back = versions.some(({ version }) => version === previous) && button(`Return to version ${previous}`, async () => {
+    if (await promote(context, state, previous)) context.reload();
   });
   const gone = domain !== "default" && button("Delete domain", async () => {
     if (await removeDomain(context, state)) context.reload();
   }, { class: "danger quiet", "aria-label": `Delete domain ${domain}` });
   return [
     ...(isDamaged(state) ? damage(state) : [h("p", {}, ...championLine(state))]),
-    newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", "Sentences", "Labels", "Actions"],
-      newest.map((version, place) => versionRow(version, state, context, place < COUNTED)), { class: "stacked" }),
+    latest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", "Sentences", "Labels", "Actions"],
+      latest.map((version, place) => versionRow(version, state, context, place < COUNTED)), { class: "stacked" }),
     versions.length > 0 && !isDamaged(state) && thresholdList(domain, null, context, { champion }).element,
     driftDetails(state.drift),
     h("div", { class: "buttons" }, champion > 0 && !isDamaged(state) && action("Add labels", `#/label/${encodeURIComponent(domain)}`, { "aria-label": `Add labels to ${domain}` }), back || null, gone || null),

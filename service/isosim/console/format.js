@@ -10,7 +10,8 @@ export function counted(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }
 
-export function score(number, digits = 3) {
+/** Two decimals, or as many as it takes not to round to 1. */
+export function score(number, digits = number > 0.995 && number < 1 ? 4 : 2) {
   if (number === null || number === undefined) return "–";
   return number.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"); // no minus before a zero
 }

@@ -31,7 +31,6 @@ const DETAILS = {
   nulling: "A method that removes the few directions that nearly all sentences have in common.",
   flow: "A method with a small neural network that gives the vectors of the domain the shape of a round cloud.",
   hubness: "How unevenly sentences are near neighbours of others; 0 means that no sentence is near to very many.",
-  "singular spectrum": "How strongly each direction of the vectors is used, the strongest first.",
   "effective rank": "How many directions the vectors use in effect; more directions tell more sentences apart.",
   AUROC: "The chance that a labelled match scores higher than a labelled non-match: 0.5 is guessing, 1 is perfect.",
   Spearman: "How well the order of the scores agrees with the order of the grades: 0 is not at all, 1 is perfectly.",

@@ -29,10 +29,14 @@ export function liveList(context, where, show) {
   return place;
 }
 
-export function jobList(context) {
+/** The calibrations; `running`: only those that go on, and nothing where there are none. */
+export function jobList(context, running = false) {
   let all = false;
+  const title = running ? "Running calibrations" : "Earlier calibrations";
 
-  function show({ jobs }, refresh) {
+  function show({ jobs: every }, refresh) {
+    const jobs = every.filter(({ status }) => !running || ACTIVE.has(status));
+    section.hidden = running && !jobs.length;
     const shown = all ? jobs : jobs.slice(0, SHOWN);
     const rows = shown.map((job) => h("tr", {},
       h("th", { scope: "row" }, job.domain),
@@ -41,7 +45,7 @@ export function jobList(context) {
       h("td", { class: "number" }, job.base ? `${count(job.labels)} pairs` : count(job.sentences)),
       h("td", {}, ago(job.created)),
       h("td", {}, h("div", { class: "buttons tight" }, ...actions(job, refresh)))));
-    const made = table("Earlier calibrations", ["Domain", "Outcome", "Method", h("th", { scope: "col", class: "number" }, "Sentences"), "Posted", "Actions"], rows, { class: "stacked" });
+    const made = table(title, ["Domain", "Outcome", "Method", h("th", { scope: "col", class: "number" }, "Sentences"), "Posted", "Actions"], rows, { class: "stacked" });
     const rest = jobs.length > shown.length && button(`Show all ${count(jobs.length)}`, () => { all = true; refresh(); });
     return { content: jobs.length > 0 && [made, rest || ""], active: jobs.some(({ status }) => ACTIVE.has(status)) };
   }
@@ -54,9 +58,10 @@ export function jobList(context) {
     ].filter(Boolean);
   }
 
-  return h("section", { class: "card" }, h("h2", {}, "Earlier calibrations"),
-    h("p", { class: "muted small" }, "The outcome is that of its time: which version is in use now stands under ", h("a", { href: "#/domains" }, "Domains"), "."),
+  const section = h("section", { class: "card", hidden: running }, h("h2", {}, title),
+    !running && h("p", { class: "muted small" }, "The outcome is that of its time: which version is in use now stands under ", h("a", { href: "#/domains" }, "Domains"), "."),
     liveList(context, "calibrate", show));
+  return section;
 }
 
 function outcome(job) {

@@ -21,6 +21,12 @@ export async function withNamed({ domains, next }, references, { signal }) {
   return [...domains, ...found.filter(Boolean)];
 }
 
+/** Domains by their newest version, the latest first. */
+export function newest(domains) {
+  const latest = ({ versions }) => versions.map(({ created }) => created).sort().at(-1) ?? "";
+  return [...domains].sort((a, b) => latest(b).localeCompare(latest(a)));
+}
+
 /** Calls `look` with what stands in a field, once nobody types any more. */
 export function typed(input, look) {
   let timer;

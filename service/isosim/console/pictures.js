@@ -1,12 +1,13 @@
-/** A report's pictures: random pairs before and after, singular spectrum, reliability, the candidates. */
+/** A report's pictures: random pairs before and after, reliability, the candidates. */
 
 import { histogram, same, sharedEdges, similarityAt } from "./distribution.js";
-import { field, h, select, table } from "./dom.js";
+import { h, table } from "./dom.js";
 import { axis, faint, figure } from "./figure.js";
 import { count, counted, percent, range, score } from "./format.js";
-import { term, withTerms } from "./glossary.js";
+import { term } from "./glossary.js";
 
 const BINS = 60;
+const FEWEST = 5; // matches, below which a picture would draw chance
 const BEFORE = "before: uncorrected similarity";
 const AFTER = "after: calibrated similarity";
 
@@ -75,31 +76,6 @@ export function randomPairs(report, signal) {
   }, signal).element;
 }
 
-export function spectrum(report, signal) {
-  const title = "Singular spectrum";
-  const [before, after] = [report.before.singular_spectrum, report.after.singular_spectrum];
-  const points = (values) => values.map((y, index) => ({ x: index + 1, y }));
-  const line = (label, values, colour, palette) => ({ label, data: points(values), borderColor: palette[colour], backgroundColor: palette[colour], pointRadius: 0, borderWidth: 2 });
-  const rank = (space) => score(space.effective_rank, 0);
-  return figure({
-    title,
-    lead: withTerms("The singular spectrum shows how much each direction of the vectors is used. A steep fall means that a few directions are in every sentence; flat means that all of them tell sentences apart."),
-    draw: (palette) => ({
-      type: "line",
-      data: { datasets: [line("before", before, "before", palette), line("after", after, "after", palette)] },
-      options: {
-        scales: {
-          x: axis(palette, "direction, the strongest first", { type: "linear", min: 1, max: before.length }),
-          y: axis(palette, "singular value, relative to the largest", { min: 0, max: 1 }),
-        },
-      },
-    }),
-    summary: `Effective rank ${rank(report.before)} before, ${rank(report.after)} after; mean cosine of random pairs ${score(report.before.mean_random_cosine)} before, ${score(report.after.mean_random_cosine)} after.${report.evidence?.directions ? ` The ${score(report.evidence.directions, 0)} directions of “Why this method” are another measure, in which strong directions count more.` : ""}`,
-    numbers: table("Singular values relative to the largest", ["Direction", "Before", "After"],
-      [1, 2, 3, 5, 10, 20, 40, 64].filter((n) => n <= before.length).map((n) => [count(n), score(before[n - 1]), score(after[n - 1])])),
-  }, signal).element;
-}
-
 const points = (share) => `${Number((100 * share).toFixed(1))} ${Number((100 * share).toFixed(1)) === 1 ? "point" : "points"}`;
 
 /** How far probabilities are off, in words. */
@@ -110,7 +86,9 @@ function honesty({ ece, ece_low: low, ece_high: high, ece_of_a_perfect_map: perf
 export function reliability(labels, signal) {
   const bins = labels.reliability;
   const dots = bins.map((bin) => ({ x: bin.predicted, y: bin.observed }));
-  const bars = bins.flatMap((bin) => [{ x: bin.predicted, y: bin.low }, { x: bin.predicted, y: bin.high }, { x: NaN, y: NaN }]);
+  const matches = labels.graded ? bins.length : Math.round(bins.reduce((sum, { observed, pairs }) => sum + observed * pairs, 0));
+  if (matches < FEWEST) return missing("Reliability of probabilities", `${counted(matches, "match", "matches")} among the labels are too few for a picture.`, "whole");
+  const end = (name, extra) => ({ label: "", data: bins.map((bin) => ({ x: bin.predicted, y: bin[name] })), borderWidth: 0, pointRadius: 0, ...extra });
   const what = labels.graded ? "mean grade" : "share of matches";
   const { element } = figure({
     title: "Reliability of probabilities",
@@ -120,7 +98,7 @@ export function reliability(labels, signal) {
       data: {
         datasets: [
           { label: "observed", data: dots, borderColor: palette.after, backgroundColor: palette.after, pointRadius: 4, borderWidth: 1 },
-          { label: "95 % interval", data: bars, borderColor: palette.after, pointRadius: 0, borderWidth: 1, spanGaps: false },
+          end("high", { label: "95 % interval", fill: "+1", backgroundColor: faint(palette.after, 0.2) }), end("low", {}),
           { label: "perfect", data: [{ x: 0, y: 0 }, { x: 1, y: 1 }], borderColor: palette.before, borderDash: [5, 4], pointRadius: 0, borderWidth: 1 },
         ],
       },
@@ -151,46 +129,15 @@ const MEASURES = {
   labelled_gain: ["Gain on labelled pairs over no correction", "Above 0 is better."],
 };
 
-export function candidates(report, signal) {
+export function candidates(report) {
   const title = "The candidates and their evidence";
   const found = report.candidates;
   if (!found.length) return missing(title, report.asked === "auto" ? "No candidates were measured: there was too little text." : "No candidates were measured, because the method was chosen by hand.", "whole");
   const measured = Object.keys(MEASURES).filter((name) => found.some(({ evidence }) => Number.isFinite(evidence[name])));
-  const digits = (name) => (name === "effective_rank" ? 0 : name === "info_nce" ? 5 : 3);
-  const chosen = (method) => method === report.method;
-  const described = (name) => {
-    const [label, reading] = MEASURES[name];
-    const mine = found.find(({ method }) => chosen(method))?.evidence[name];
-    return `${label}. ${reading}${Number.isFinite(mine) ? ` The chosen ${report.method} has ${score(mine, digits(name))}.` : ""}`;
-  };
-  const draw = (name) => (palette) => ({
-    type: "bar",
-    data: {
-      labels: found.map(({ method }) => method),
-      datasets: [{
-        label: MEASURES[name][0], data: found.map(({ evidence }) => evidence[name]),
-        backgroundColor: found.map(({ method }) => (chosen(method) ? palette.after : palette.before)),
-      }],
-    },
-    options: {
-      indexAxis: "y",
-      plugins: { legend: { display: false } },
-      scales: { x: axis(palette, MEASURES[name][0]), y: axis(palette, "", { title: { display: false }, grid: { display: false }, ticks: { autoSkip: false, color: palette.text } }) },
-    },
-  });
-  const first = measured.includes("labelled_gain") ? "labelled_gain" : "effective_rank";
-  const choice = select(measured.map((name) => [name, MEASURES[name][0]]), first, {
-    onchange: () => picture.redraw({ draw: draw(choice.value), summary: described(choice.value) }),
-  });
-  const picture = figure({
-    title,
-    lead: "Every map that was fitted for comparison, measured on sentences it had not seen. The chosen one stands out.",
-    controls: field("Evidence shown", choice, ""),
-    draw: draw(first),
-    summary: described(first),
-    numbers: table("Candidates and their evidence", ["Method", ...measured.map((name) => MEASURES[name][0])],
-      found.map(({ method, evidence }) => [chosen(method) ? `${method} (chosen)` : method, ...measured.map((name) => score(evidence[name], digits(name)))])),
-  }, signal);
-  picture.element.classList.add("whole");
-  return picture.element;
+  const digits = { effective_rank: 0, info_nce: 5 };
+  return h("section", { class: "card whole" },
+    h("h3", {}, title), h("p", { class: "muted" }, "Every map that was fitted for comparison, measured on sentences it had not seen."),
+    table(title, ["Method", ...measured.map((name) => MEASURES[name][0])],
+      found.map(({ method, evidence }) => [method === report.method ? `${method} (chosen)` : method, ...measured.map((name) => score(evidence[name], digits[name] ?? 3))])),
+    h("ul", { class: "muted small" }, measured.map((name) => h("li", {}, `${MEASURES[name][0]}. ${MEASURES[name][1]}`))));
 }

@@ -3,9 +3,9 @@
 import { advisor, amongSentences, bestRow, isReliable } from "./advisor.js";
 import { call, path, Refused } from "./api.js";
 import { action, badge, button, facts, h } from "./dom.js";
-import { ago, count, counted, methodName, percent, promotionReason, range, score, seconds, sentence } from "./format.js";
+import { ago, count, counted, methodName, percent, promotionReason, range, score, sentence } from "./format.js";
 import { term, withTerms } from "./glossary.js";
-import { candidates, operatingPoints, randomPairs, reliability, spectrum } from "./pictures.js";
+import { candidates, operatingPoints, randomPairs, reliability } from "./pictures.js";
 import { thresholdList } from "./thresholds.js";
 import { cannotAnswer, hindrance, promote, remove } from "./versions.js";
 
@@ -116,9 +116,8 @@ function details(version, signal) {
       provenance(version, report)),
     h("div", { class: "figures" },
       randomPairs(report, signal),
-      spectrum(report, signal),
       report.labels?.reliability && reliability(report.labels, signal),
-      candidates(report, signal)),
+      candidates(report)),
     h("p", { class: "muted small" }, "Words used here: ", ...["rawness", "whitening", "nulling", "hubness", "effective rank", "AUROC", "Spearman", "noisy copies", "paired z"].flatMap((word, index) => [index ? ", " : "", term(word)]), "."));
 }
 
@@ -148,7 +147,6 @@ function repetition({ texts, vectors, groups: [largest] }) {
 }
 
 function provenance(version, report) {
-  const spent = Object.values(report.duration_seconds).reduce((sum, part) => sum + part, 0);
   const duplicates = report.posted - report.sentences - (report.unreadable ?? 0);
   const { labels } = report;
   return facts([
@@ -160,9 +158,9 @@ function provenance(version, report) {
     ["Smallest rate that a threshold reaches", report.reference.smallest_rate ? percent(report.reference.smallest_rate) : null],
     ["Labelled pairs", !labels ? "none" : labels.graded ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}`
       : `${count(labels.pairs)}; by their weights ${percent(labels.mean_label)} of the pairs that they stand for are matches`],
+    ["Directions in use (effective rank)", `${score(report.before.effective_rank, 0)} before, ${score(report.after.effective_rank, 0)} after`],
     ["Method asked for", report.asked],
     ["Seed", String(report.seed)],
-    ["Took", spent ? seconds(spent) : null],
     ["Smallest rate that text backs", percent(report.reference.resolution)],
     ["Foreign text is flagged", report.domain_test ? "yes" : "no: it takes 1,000 distinct sentences"],
     ["Encoder", h("code", { title: version.encoder }, version.encoder.slice(0, 12))],

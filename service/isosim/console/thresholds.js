@@ -111,7 +111,7 @@ export function thresholdList(domain, version, context, { champion }) {
     const rows = thresholds.map((one) => [
       one.name,
       describeTarget(one.target),
-      one.similarity === null ? (one.notice ? h("span", { class: "verdict warn under" }, sentence(plainly(one.notice))) : "–") : score(one.similarity, 4),
+      one.similarity === null ? (one.notice ? h("span", { class: "verdict warn under" }, sentence(plainly(one.notice))) : "–") : score(one.similarity),
       button("Delete", async () => { if (await forget(context, domain, one, revision)) refresh(); }, { class: "danger quiet small", "aria-label": `Delete the threshold ${one.name} of ${domain}` }),
     ]);
     place.replaceChildren(table(`Saved thresholds of ${domain}`, ["Name", "Stands for", `Similarity in version ${version ?? answering}`, "Actions"], rows, { class: "stacked" }));

@@ -38,11 +38,6 @@ async function change(context, { question, failed, done, doing }) {
 /** What the person saw; where the domain has changed since, the server refuses. */
 const seen = ({ revision }) => (revision === null ? {} : { revision });
 
-const noVerdict = ({ name, notice }) => `The saved threshold ${name} gives no verdict then: ${notice}`;
-
-/** The lost thresholds that the question has named, so that the server takes the change. */
-const without = (lost) => (lost.length ? { without: lost.map(({ name }) => name) } : {});
-
 let looking = false; // a second press while the question is on its way asks nothing twice
 
 export async function promote(context, state, version) {
@@ -56,35 +51,14 @@ export async function promote(context, state, version) {
       text: [
         `From now on requests for “${domain}” are answered by version ${version}.`,
         champion ? `Version ${champion} becomes the previous one, and can be returned to.` : "",
-        ...lost.map(noVerdict),
+        ...lost.map(({ name, notice }) => `The saved threshold ${name} gives no verdict then: ${notice}`),
       ],
       label: "Put in use",
     },
     failed: `Version ${version} was not put in use`,
     done: `Version ${version} of ${domain} is in use now.`,
-    doing: () => call("PUT", path("domains", domain, "champion"), { json: { version, ...seen(state), ...without(lost) } }),
-  });
-}
-
-export const backTo = ({ previous }) => `Return to version ${previous}`;
-
-export async function rollBack(context, state) {
-  const { domain, champion, previous } = state;
-  if (looking) return undefined;
-  looking = true;
-  const lost = await unreached(domain, previous, context).finally(() => (looking = false));
-  return change(context, {
-    question: {
-      title: `Return to version ${previous} of ${domain}?`,
-      text: [
-        `Version ${previous} is in use again, and version ${champion} becomes the previous one.`,
-        ...lost.map(noVerdict),
-      ],
-      label: backTo(state),
-    },
-    failed: `${domain} was not changed`,
-    done: `Version ${previous} of ${domain} is in use again.`,
-    doing: () => call("POST", path("domains", domain, "rollback"), { json: { ...seen(state), ...without(lost) } }),
+    // The lost thresholds that the question has named, so that the server takes the change.
+    doing: () => call("PUT", path("domains", domain, "champion"), { json: { version, ...seen(state), ...(lost.length && { without: lost.map(({ name }) => name) }) } }),
   });
 }
 
