@@ -66,7 +66,7 @@ def shoot_all(analyst: Analyst) -> None:
     analyst.go("#/compare/reuters/default")
     analyst.field("One against many").check()
     analyst.presses("Fill in an example")
-    analyst.sees("How to read this")
+    analyst.page.get_by_role("table", name="Scores").wait_for()
     shoot(analyst, "compare")
     shoot_matches(analyst)
 

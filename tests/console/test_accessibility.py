@@ -56,7 +56,7 @@ def compare(analyst: Analyst) -> None:
     analyst.fills("Sentence", "Ωμέγα 東京 quite foreign")  # flagged
     analyst.fills("Compared with", "\n".join([*sentences(3), "東京 Ωμέγα ✂ " * 400]))
     analyst.presses("Score")
-    analyst.sees("How to read this")
+    analyst.page.get_by_role("table", name="Scores").wait_for()
     for column in ("Verdict", "Similarity", "Percentile", "Probability", "Flags"):
         assert analyst.page.locator(f"[data-label={column}]").count() == 8
 

@@ -8,6 +8,7 @@ from loadtest.servers import multiply
 from tests.console.conftest import Site, Visit
 from tests.processes import Serve, wait_until
 from tests.stores import domains_of, files_of, record_of
+from tests.text import sentences
 
 LETTERS = [("letters", 2)]
 
@@ -192,7 +193,7 @@ def test_of_many_domains_some_are_shown_as_short_lines_and_the_others_found(
 
 def test_running_calibrations_stand_above_the_domains_which_can_be_sorted(visit: Visit, site: Site) -> None:
     site.copies("zz-newest")
-    job = site.post("/calibrate", domain="aa-coming", texts=sentences(300), method="sn")["job"]
+    site.post("/calibrate", domain="aa-coming", texts=sentences(300), method="sn")
     analyst = visit("#/domains")
     running = analyst.page.get_by_role("table", name="Running calibrations")
     running.get_by_role("row", name=re.compile("aa-coming queued")).wait_for()

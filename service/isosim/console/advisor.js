@@ -175,7 +175,7 @@ function sentences(found, { sentences: among, reference }) {
   return [
     h("p", {}, `For ${what} take pairs with a similarity of at least `, h("strong", { class: "big" }, score(found.similarity)), "."),
     kind === "false_hit_rate" && h("p", { class: "verdict warn" }, "The best match of every sentence counts as wrong here. Where sentences of the text mean the same, this similarity is too high to find such duplicates: ask for a precision, which takes labelled pairs."),
-    h("p", { class: "muted" }, `95 % interval ${score(low, 4)} to ${score(high, 4)}, from ${count(found.pairs)} ${KINDS[kind].from}.`,
+    h("p", { class: "muted" }, `95 % interval ${score(low)} to ${score(high)}, from ${count(found.pairs)} ${KINDS[kind].from}.`,
       found.extrapolated ? " Fewer than 10 of them are as similar, so that this value is read off a fitted curve." : "",
       found.precision_interval === undefined ? "" : ` The precision itself has a 95 % interval of ${range(found.precision_interval)}.`,
       found.recall === undefined ? "" : ` It finds ${percent(found.recall)} of the true matches (95 % interval ${range(found.recall_interval)}).`,

@@ -294,12 +294,7 @@ function scores(pairs, asked, answers, sorted) {
     both && h("p", {}, "Percentile and probability answer different questions: the percentile compares a pair with random pairs, nearly all of them unrelated; the probability says how often a pair with this similarity is a match among pairs like the labelled ones."),
     ...met.map((flag) => h("p", { class: "muted" }, `${flag.replaceAll("_", " ")}: ${FLAGS[flag]}.`)),
     ...answers.flatMap((answer, index) => answer.notices.map((notice) => h("p", { class: "muted" }, explainNotice(notice, asked[index])))),
-    h("details", {}, h("summary", {}, "How to read this"), h("ul", {},
-      h("li", {}, "Uncorrected: the encoder alone, not comparable between domains."),
-      h("li", {}, "Similarity: after the domain's calibration. It is about the subject: sentences that say the opposite of each other often score high."),
-      h("li", {}, "Percentile: the share of random pairs of the domain that score lower; it means the same in every domain. Below it, how rare so high a score is among random pairs."),
-      h("li", {}, "Probability: of a match, where the domain was given labelled pairs."),
-      h("li", {}, "Verdict: whether the pair reaches the threshold that was chosen above."))))];
+  )];
 }
 
 function rarity({ percentile: shares, extrapolated, detail }, row) {

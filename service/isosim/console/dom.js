@@ -69,7 +69,7 @@ const ROLES = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row",
 
 /**
  * Prepares a table of class `stacked`, whose rows become blocks in a narrow window: each cell carries its column's name,
- * and roles keep it a table for screen readers whatever its display. Called again after rows were added.
+ * and roles keep it a table for screen readers whatever its display.
  */
 export function label(content) {
   const heads = [...content.tHead.rows[0].cells].map((cell) => cell.textContent);
@@ -88,7 +88,8 @@ const NUMBER = /^(–|[<−-]?[\d.,]+( %)?( to [−-]?[\d.,]+( %)?)?)$/;
 function alignNumbers({ tHead: { rows: [{ cells: heads }] }, tBodies: [{ rows }] }) {
   [...heads].reverse().forEach((head, index) => {
     const cells = [...rows].map((row) => row.cells[row.cells.length - 1 - index]).filter(Boolean);
-    if (cells.some((cell) => /\d/.test(cell.textContent)) && cells.every((cell) => NUMBER.test(cell.textContent))) [head, ...cells].forEach((cell) => cell.classList.add("number"));
+    const some = cells.some((cell) => cell.matches(".number") || (cell.matches("td") && /\d/.test(cell.textContent)));
+    if (some && cells.every((cell) => NUMBER.test(cell.textContent))) [head, ...cells].forEach((cell) => cell.classList.add("number"));
   });
 }
 

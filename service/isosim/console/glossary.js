@@ -10,7 +10,7 @@ const WORDS = {
   encoder: "The language model that turns a sentence into a vector, a list of numbers.",
   method: "How a version reshapes the encoder's vectors before it compares them.",
   "uncorrected similarity": "The similarity (cosine) that the encoder itself gives two sentences; the same number means different things in different domains.",
-  "calibrated similarity": "The similarity of two sentences after the domain's calibration, from −1 to 1.",
+  "calibrated similarity": "The similarity of two sentences after the domain's calibration, from −1 to 1; it is about the subject, so that opposites often score high.",
   percentile: "The share of random pairs of the domain's sentences that are less similar than this pair; it means the same in every domain.",
   probability: "How likely a pair is a match, as the version learnt it from labelled pairs.",
   threshold: "The similarity from which on two sentences count as a match.",

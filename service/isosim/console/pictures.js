@@ -3,7 +3,7 @@
 import { histogram, same, sharedEdges, similarityAt } from "./distribution.js";
 import { h, table } from "./dom.js";
 import { axis, faint, figure } from "./figure.js";
-import { count, counted, percent, range, score } from "./format.js";
+import { count, counted, methodName, percent, range, score } from "./format.js";
 import { term } from "./glossary.js";
 
 const BINS = 60;
@@ -119,7 +119,7 @@ export function reliability(labels, signal) {
 
 const MEASURES = {
   mean_random_cosine: ["Mean cosine of random pairs", "0 is a space in which random sentences look unlike."],
-  effective_rank: ["Effective rank", "Directions in use; more tell more sentences apart. Compare it between candidates: under “Singular spectrum” other sentences are counted."],
+  effective_rank: ["Effective rank", "Directions in use; more tell more sentences apart."],
   hubness: ["Hubness", "0: no sentence is a near neighbour of everybody."],
   agreement: ["Agreement with uncorrected similarities", "1 keeps their order."],
   info_nce: ["Loss of finding noisy copies", "Lower finds the altered copy of a sentence among all others more surely."],
@@ -138,6 +138,6 @@ export function candidates(report) {
   return h("section", { class: "card whole" },
     h("h3", {}, title), h("p", { class: "muted" }, "Every map that was fitted for comparison, measured on sentences it had not seen."),
     table(title, ["Method", ...measured.map((name) => MEASURES[name][0])],
-      found.map(({ method, evidence }) => [method === report.method ? `${method} (chosen)` : method, ...measured.map((name) => score(evidence[name], digits[name] ?? 3))])),
+      found.map(({ method, evidence }) => [`${methodName(method)}${method === report.method ? " (chosen)" : ""}`, ...measured.map((name) => score(evidence[name], digits[name] ?? 3))])),
     h("ul", { class: "muted small" }, measured.map((name) => h("li", {}, `${MEASURES[name][0]}. ${MEASURES[name][1]}`))));
 }
