@@ -78,7 +78,7 @@ def test_precision_is_offered_where_labels_were_given_and_searches_ask_for_their
     analyst = visit("#/compare/letters")
     precision = analyst.page.locator("option[value=precision]")
     assert precision.count() == 0
-    analyst.chooses("Scored by", "tickets")
+    analyst.go("#/compare/tickets")
     precision.wait_for(state="attached")
     analyst.chooses("A pair is a match at", "precision")
     assert analyst.field("Wanted precision in per cent").input_value() == "90"

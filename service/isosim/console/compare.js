@@ -30,16 +30,17 @@ export async function openCompare([left = "default", right = ""], context) {
   const many = mode("many", "One against many");
   const a = h("textarea", { rows: "2", dir: "auto" });
   const b = h("textarea", { rows: "2", dir: "auto" });
-  const first = references(domains, left, null);
+  const first = offer(h("select", {}), domains, left, null, [left, right]);
   const target = targetFields(context);
   first.addEventListener("change", () => target.offer(first.value, domains));
-  const second = references(domains, right, "nothing");
+  const second = offer(h("select", {}), domains, right, "nothing", [left, right]);
   const find = (listed.next !== null || domains.length > NEWEST) && typed(h("input", { type: "search", autocomplete: "off", maxlength: "64" }), async (contains) => {
     try {
       const found = await page(context, { contains, limit: SOME });
       domains = await withNamed(found, [first.value, second.value], context);
-      offer(first, domains, first.value, null, contains);
-      offer(second, domains, second.value, "nothing", contains);
+      const named = [first.value, second.value];
+      offer(first, domains, first.value, null, named, contains);
+      offer(second, domains, second.value, "nothing", named, contains);
     } catch (error) {
       if (!signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
     }
@@ -102,13 +103,10 @@ export async function openCompare([left = "default", right = ""], context) {
     form, results];
 }
 
-/** All versions that can answer, by domain, aliases first. */
-function references(domains, chosen, none) {
-  return offer(h("select", {}), domains, chosen, none);
-}
-
-function offer(element, domains, chosen, none, found = "") {
-  const some = newest(domains).filter(({ domain }, index) => found || index < NEWEST || domain === domainOf(chosen));
+/** All versions that can answer, by domain, aliases first; where nothing is looked for, of the newest domains and of those that are named. */
+function offer(element, domains, chosen, none, named, found = "") {
+  const kept = ["default", ...named.map(domainOf)];
+  const some = newest(domains).filter(({ domain }, index) => found || index < NEWEST || kept.includes(domain));
   const groups = some.map(({ domain, champion, previous, versions, unreadable }) => h("optgroup", { label: domain },
     h("option", { value: domain }, choiceOf({ domain, champion, versions, unreadable })),
     previous && h("option", { value: `${domain}@previous` }, `${domain}: previous, version ${previous}`),
