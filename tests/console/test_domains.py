@@ -192,7 +192,7 @@ def test_of_many_domains_some_are_shown_as_short_lines_and_the_others_found(
 
 
 def test_running_calibrations_stand_above_the_domains_which_can_be_sorted(visit: Visit, site: Site) -> None:
-    site.copies("zz-newest")
+    site.calibrate("zz-newest", sentences(300), method="sn")
     site.post("/calibrate", domain="aa-coming", texts=sentences(300), method="sn")
     analyst = visit("#/domains")
     running = analyst.page.get_by_role("table", name="Running calibrations")

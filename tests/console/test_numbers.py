@@ -61,3 +61,20 @@ def test_shares_are_written_no_finer_than_the_data_support_and_without_exponents
     rates = [1e-9, 4e-7, 3e-6, 1e-5, 1 / 1234, 0.4]
     said = run("format", "oneIn", "return given.map((rate) => oneIn(1 - rate, 2_000_000));", rates)
     assert said == [rarity(1 - rate, 2_000_000) for rate in rates]  # as the command line says it
+
+
+def test_similarities_have_two_decimals_and_the_services_words_name_no_route(run: Run) -> None:
+    given = [0.3099, 0.5, 0.9971, 1, -0.001, None]
+    assert run("format", "score", "return given.map((one) => score(one));", given) == [
+        "0.31", "0.50", "0.9971", "1.00", "0.00", "–",
+    ]  # fmt: skip
+    words = [
+        'domain \'d\' was given no labels; give it some: POST /domains/d/labels with {"labels": [["a", "b", 1], …]}',
+        "no threshold 'x'; GET /domains/d/thresholds lists those that are saved",
+        "version 2 became champion after the labels were posted; promote a version of this encoder",
+    ]
+    assert run("format", "plainly", "return given.map(plainly);", words) == [
+        "domain 'd' was given no labels; give it some",
+        "no threshold 'x'",
+        "version 2 was put in use after the labels were posted; put a version of this encoder in use",
+    ]

@@ -35,6 +35,8 @@ def test_a_report_begins_with_the_threshold_to_use_and_the_next_step(visit: Visi
         )
         brings = analyst.page.get_by_role("table", name="What a threshold brings, and costs")
         assert brings.get_by_role("row").count() == len(rows) + 1
+        ends = "cells => cells.map((cell) => getComputedStyle(cell).textAlign)"
+        assert set(brings.locator("th[scope=col]:nth-child(3), td:nth-child(3)").evaluate_all(ends)) == {"right"}
     else:
         assert f"Use {similarity:.2f}: 1 in 100 unrelated pairs passes." in first
     passing = float(f"{report['sentences'] * (report['sentences'] - 1) / 200:.2g}")
@@ -190,6 +192,8 @@ def test_labels_that_reach_no_precision_say_so_where_the_table_would_stand(visit
     site.server.client.put("/domains/scarce/thresholds/likely", json={"precision": 0.8}).raise_for_status()
     analyst = visit("#/report/scarce/1")
     analyst.sees("30 labels are too few for this table: they reach no precision of 50 %.")
+    analyst.opens("Details")
+    analyst.sees("The labels have 1 match, too few for a picture.")
     analyst.go("#/domains")
     analyst.presses("Versions of scarce")
     analyst.sees("reach no precision of 50 %: at each")

@@ -87,7 +87,7 @@ export function reliability(labels, signal) {
   const bins = labels.reliability;
   const dots = bins.map((bin) => ({ x: bin.predicted, y: bin.observed }));
   const matches = labels.graded ? bins.length : Math.round(bins.reduce((sum, { observed, pairs }) => sum + observed * pairs, 0));
-  if (matches < FEWEST) return missing("Reliability of probabilities", `${counted(matches, "match", "matches")} among the labels are too few for a picture.`, "whole");
+  if (matches < FEWEST) return missing("Reliability of probabilities", `The labels have ${counted(matches, "match", "matches")}, too few for a picture.`, "whole");
   const end = (name, extra) => ({ label: "", data: bins.map((bin) => ({ x: bin.predicted, y: bin[name] })), borderWidth: 0, pointRadius: 0, ...extra });
   const what = labels.graded ? "mean grade" : "share of matches";
   const { element } = figure({
