@@ -161,6 +161,7 @@ def test_the_line_in_the_histogram_is_dragged_by_mouse_and_by_keyboard(visit: Vi
     analyst.page.keyboard.press("ArrowRight")
     stands_at(round(target + 0.01, 2))
     judge(analyst, 12)
+    wait_until(lambda: site.get(f"/matches/{job}")["judged"] == 12)
     labels = site.get(f"/matches/{job}")["histogram"]
     same, different = sum(labels["matches"]), sum(labels["others"])
     wait_until(lambda: f"{same} are the same and {different} different" in canvas.get_attribute("aria-label"))
