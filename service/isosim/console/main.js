@@ -1,6 +1,6 @@
 /** Starts the page: what the server is, which view the address asks for, and the key where one is needed. */
 
-import { alertBox, clearAlerts, clearStatus, say } from "./alerts.js";
+import { alertBox, clearAlerts, clearStatus, say, wayOut } from "./alerts.js";
 import { call, key, Refused } from "./api.js";
 import { openCalibrate } from "./calibrate.js";
 import { openCompare } from "./compare.js";
@@ -95,7 +95,7 @@ async function show({ focus = false, ask = true } = {}) {
     unauthorized = error instanceof Refused && error.status === 401 ? error : null;
     content = unauthorized
       ? keyMissing(error)
-      : [h("h1", {}, "This could not be shown"), alertBox("", error, () => show({ focus: true })), h("p", {}, action("To the domains", "#/domains"))];
+      : [h("h1", {}, "This could not be shown"), alertBox("", error, () => show({ focus: true })), ...(wayOut(error) ? [] : [h("p", {}, action("To the domains", "#/domains"))])];
   }
   if (leave.signal.aborted) return;
   place.replaceChildren(...[content].flat());
