@@ -1,12 +1,11 @@
-"""Every error of the contract, through HTTP, from the thing that really causes it."""
+"""Every error of the contract, through HTTP, from the thing that really causes it: status, type, and what to do."""
 
 import ast
 import asyncio
-import hashlib
 import os
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,12 @@ from isosim.encoders.batching import QUEUED_TEXTS
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.encoders import export
-from tests.processes import Serve, Server, wait_until
+from tests.processes import Serve, Server
 from tests.text import sentences
 
 PAIR = {"pairs": [["a boat", "a gate"]]}
-JSON = {"content-type": "application/json"}
+TEI = {"source_sentence": "a", "sentences": ["b"]}
+FORM, URLENCODED, JSON = "multipart/form-data", "application/x-www-form-urlencoded", "application/json"
 
 
 def check(response: httpx.Response, status: int, error_type: str, *words: str) -> None:
@@ -32,91 +32,112 @@ def check(response: httpx.Response, status: int, error_type: str, *words: str) -
     body = response.json()
     assert (response.status_code, body["error_type"]) == (status, error_type), body
     assert body["request_id"] == response.headers["x-request-id"]
+    said = "; ".join([body["error"], body.get("remedy", {}).get("text", "")])
     for word in words:
-        assert word in body["error"]
-
-
-@pytest.fixture(scope="module")
-def post(tiny_server: Server) -> Callable[..., httpx.Response]:
-    return lambda path="/similarity", **arguments: tiny_server.client.post(path, **arguments)
-
-
-Post = Callable[..., httpx.Response]
+        assert word in said
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "word"),
+    ("path", "body", "status", "error_type", "words"),
     [
-        ("/similarity", {"pairs": []}, "`pairs` cannot be empty"),
-        ("/similarity", {"pairs": [["a", ""]]}, "pairs[0][1] is empty"),
-        ("/similarity", {"pairs": [["a", " \n"]]}, "pairs[0][1] is empty"),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "`inputs.sentences` cannot be empty"),
-        ("/embed", {"inputs": []}, "`inputs` cannot be empty"),
-        ("/embed", {"inputs": ""}, "inputs is empty"),
-        ("/calibrate", {"domain": "d", "texts": []}, "no sentence"),
-    ],
-)
-def test_nothing_to_work_on_is_400(post: Post, path: str, body: Any, word: str) -> None:
-    check(post(path, json=body), 400, "Empty", word)
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "word"),
-    [
-        ("/similarity", {"pairs": [["a"]]}, "pairs[0]: List should have at least 2 items"),
-        ("/similarity", {"pairs": [["a", "b", "c"]]}, "pairs[0]: List should have at most 2 items"),
-        ("/similarity", {"pairs": [["a", 7]]}, "pairs[0][1]"),
-        ("/similarity", {"pairs": ["ab"]}, "pairs[0]"),  # a string is no pair
-        ("/similarity", {**PAIR, "treshold": 1}, "treshold: unknown field"),
-        ("/similarity", {"pairs": [["a", "b"]] * 513}, "at most 512"),
-        ("/similarity", {"pairs": [["a", "b" * 10_001]]}, "at most 10000"),
-        ("/similarity", {**PAIR, "domain": "../etc"}, "domain"),
-        ("/embed", {"inputs": "a", "prompt_name": "query"}, "prompt_name"),
-        ("/embed", {"inputs": "a " * 100, "truncate": False}, "more than 32 tokens"),
-        ("/embed", {"inputs": "a", "dimensions": 8}, "space: raw"),
-        ("/embed", {"inputs": "a", "dimensions": 33, "space": "raw"}, "the encoder has 32"),
-        ("/embed", {"inputs": "a", "dimensions": 0, "space": "raw"}, "dimensions"),
-        ("/calibrate", {"domain": "d", "texts": ["one", "two", "two"]}, "2 distinct"),
-        ("/calibrate", {"domain": "d", "texts": sentences(300), "method": "flow"}, "at least 500"),
-        ("/calibrate", {"domain": "d@1", "texts": sentences(300)}, "name without a version"),
-        ("/calibrate", {"domain": "d", "texts": ["x" * 10_001]}, "texts[0]"),
-        ("/calibrate", {"domain": "d", "texts": sentences(300), "method": "magic"}, "method"),
+        ("/similarity", {"pairs": []}, 400, "Empty", "`pairs` cannot be empty"),
+        ("/similarity", {"pairs": [["a", " \n"]]}, 400, "Empty", "pairs[0][1] is empty"),
+        ("/similarity", {"inputs": TEI | {"sentences": []}}, 400, "Empty", "`inputs.sentences` cannot be empty"),
+        ("/embed", {"inputs": []}, 400, "Empty", "`inputs` cannot be empty"),
+        ("/embed", {"inputs": ""}, 400, "Empty", "inputs is empty"),
+        ("/calibrate", {"domain": "d", "texts": []}, 400, "Empty", "no sentence"),
+        ("/similarity", {"pairs": [["a", "b", "c"]]}, 422, "Validation", "pairs[0]: List should have at most 2 items"),
+        ("/similarity", {"pairs": [["a", "b"]] * 513}, 422, "Validation", "at most 512"),
+        ("/similarity", {"pairs": [["a", "b" * 10_001]]}, 422, "Validation", "at most 10000"),
+        ("/similarity", PAIR | {"domain": "../etc"}, 422, "Validation", "domain"),
+        ("/similarity", PAIR | {"domian": "x"}, 422, "Validation", "domian: unknown field; did you mean domain?"),
+        ("/similarity", {"pars": [["a", "b"]]}, 422, "Validation", "pars: unknown field; did you mean pairs?"),
+        ("/similarity", PAIR | {"qwxz": 1}, 422, "Validation", "qwxz: unknown field; known are pairs, domain, detail"),
+        ("/similarity", {"pairs": [], "vectors": []}, 422, "Validation", "vectors: cannot be combined with the other"),
+        ("/similarity", {"inputs": TEI, "domain": "x"}, 422, "Validation", "domain: this route takes no such field"),
+        ("/embed", {"inputs": "a", "gallery": 9}, 422, "Validation", "gallery: this route takes no such field"),
+        ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "Validation", "prompt_name"),
+        ("/embed", {"inputs": "a " * 100, "truncate": False}, 422, "Validation", "more than 32 tokens"),
+        ("/embed", {"inputs": "a", "dimensions": 8}, 422, "Validation", "space: raw"),
+        ("/embed", {"inputs": "a", "dimensions": 33, "space": "raw"}, 422, "Validation", "the encoder has 32"),
+        ("/embed", {"inputs": "a", "dimensions": 0, "space": "raw"}, 422, "Validation", "dimensions"),
+        ("/calibrate", {"domain": "d", "texts": ["one", "two", "two"]}, 422, "Validation", "2 distinct"),
+        ("/calibrate", {"domain": "d@1", "texts": ["a"]}, 422, "Validation", "name without a version"),
+        ("/calibrate", {"domain": "d", "texts": ["x" * 10_001]}, 422, "Validation", "texts[0]"),
+        ("/calibrate", {"domain": "d", "texts": ["a"], "method": "magic"}, 422, "Validation", "method"),
+        ("/calibrate", {"domain": "d", "texts": ["a"], "metod": ""}, 422, "Validation", "did you mean method?"),
+        ("/domains/default/labels", {"label": []}, 422, "Validation", "label: unknown field; did you mean labels?"),
+        ("/domains/default/rollback", {"qwxz": 1}, 422, "Validation", "qwxz: unknown field; known are revision"),
+        ("/domains/default/rollback", {}, 409, "Conflict", "no previous"),
+        ("/similarity", PAIR | {"domain": "nowhere"}, 404, "NotFound", "nowhere"),
+        ("/similarity", PAIR | {"domain": "default@9"}, 404, "NotFound", "version 9"),
+        ("/similarity", PAIR | {"domain": "default@previous"}, 404, "NotFound", "previous"),
+        ("/similarity", PAIR | {"domain": "d@latest"}, 422, "Validation", "name@version or name@previous"),
     ],
 )  # fmt: skip
-def test_a_field_that_breaks_its_rule_is_named_in_a_422(post: Post, path: str, body: Any, word: str) -> None:
-    check(post(path, json=body), 422, "Validation", word)
+def test_a_json_body_is_refused(
+    tiny_server: Server, path: str, body: Any, status: int, error_type: str, words: str
+) -> None:
+    check(tiny_server.client.post(path, json=body), status, error_type, words)
 
 
-@pytest.mark.parametrize("raw", [b"{", b"", b"[]", b"null", b"\xff"])
-def test_what_is_no_json_object_is_422(post: Post, raw: bytes) -> None:
-    check(post(content=raw, headers=JSON), 422, "Validation")
+LONG_JSON = b'{"domain":"d","texts":["' + b"x" * 2_000_000 + b'"]}'
 
 
 @pytest.mark.parametrize(
-    ("kind", "content", "word"),
+    ("path", "content", "kind", "status", "error_type", "words"),
     [
-        ("text/plain; charset=utf-16", b"ok\n\xff\xfe", "line 1 is not utf-16"),
-        ("application/x-ndjson", b'"ok"\n{"txt": 1}\n', "line 2: expected"),
-        ("application/x-ndjson", b'"ok"\n"\n', "line 2 is not JSON"),
-        ("text/plain", b"ok\n" + b"x" * 10_001, "longer than 10,000 characters: 1 (line 2)"),
-        ("text/plain", b"ok\n" + b"x" * 2_000_000, "line 2 is longer"),
+        *(("/similarity", raw, JSON, 422, "Validation", "") for raw in (b"{", b"", b"[]", b"null", b"\xff")),
+        ("/similarity", '{"pairs": [["café", "b"]]}'.encode("latin-1"), JSON, 422, "Validation",
+         "the body is not valid JSON: invalid unicode code point at line 1 column "),
+        ("/similarity", b'{"pairs": [["\\ud800", "a"]]}', JSON, 422, "Tokenizer", "surrogate"),
+        ("/similarity", b" " * 2_000_001, JSON, 413, "TooLarge", "2000000"),
+        ("/calibrate", LONG_JSON, JSON, 413, "TooLarge", "2000000 bytes; send its entries as application/x-ndjson"),
+        ("/domains/default/labels", LONG_JSON, JSON, 413, "TooLarge", "application/x-ndjson"),
+        ("/calibrate", b"a\n", "text/plain", 422, "Validation", "domain"),
+        ("/calibrate?domain=d", b"ok\n\xff\xfe", "text/plain; charset=utf-16", 422, "Validation", "1 is not utf-16"),
+        ("/calibrate?domain=d", b'"ok"\n"\n', "application/x-ndjson", 422, "Validation", "line 2 is not JSON"),
+        ("/calibrate?domain=d", b"ok\n" + b"x" * 10_001, "text/plain", 422, "Validation", "characters: 1 (line 2)"),
+        ("/calibrate?domain=d", b"ok\n" + b"x" * 2_000_000, "text/plain", 422, "Validation", "line 2 is longer"),
+        ("/similarity", b"a", "text/csv", 415, "UnsupportedMedia",
+         "content-type 'text/csv' is not read here; this route reads JSON, content-type: application/json"),
+        ("/similarity", b"a", "", 415, "UnsupportedMedia", "the request has no content-type; this route reads JSON"),
+        ("/percentile", b"a=b", FORM, 415, "UnsupportedMedia", "'multipart/form-data' (curl -F sends it) is a form"),
+        ("/percentile", b"a=b", URLENCODED, 415, "UnsupportedMedia", "(curl -d alone sends it) is a form; this route"),
+        ("/domains/default/labels", b"a", URLENCODED, 415, "UnsupportedMedia", "isosim label FILE"),
+        *((path, b"--x", kind, 415, "UnsupportedMedia", f"application/octet-stream' '…{path}'")
+          for kind in (FORM, URLENCODED) for path in ("/calibrate?domain=d", "/inspect", "/domains/import")),
     ],
-)
-def test_a_bad_line_is_named(post: Post, kind: str, content: bytes, word: str) -> None:
-    check(post("/calibrate?domain=d", content=content, headers={"content-type": kind}), 422, "Validation", word)
+    ids=count(),
+)  # fmt: skip
+def test_a_body_of_bytes_is_refused(
+    tiny_server: Server, path: str, content: bytes, kind: str, status: int, error_type: str, words: str
+) -> None:
+    response = tiny_server.client.post(path, content=content, headers={"content-type": kind} if kind else {})
+    check(response, status, error_type, words)
 
 
-def test_text_without_a_domain_is_422(post: Post) -> None:
-    check(post("/calibrate", content=b"a\n", headers={"content-type": "text/plain"}), 422, "Validation", "domain")
-
-
-def test_what_is_not_there_is_404(post: Post, tiny_server: Server) -> None:
-    check(post(json={**PAIR, "domain": "nowhere"}), 404, "NotFound", "nowhere")
-    check(post(json={**PAIR, "domain": "default@9"}), 404, "NotFound", "version 9")
-    check(post(json={**PAIR, "domain": "default@previous"}), 404, "NotFound", "previous")
-    get = tiny_server.client.get
-    for path in ("/nope", "/domains/nowhere", "/domains/default/versions/9", "/calibrate/" + "0" * 32, "/calibrate/x"):
-        check(get(path), 404, "NotFound")
+@pytest.mark.parametrize(
+    ("method", "path", "status", "error_type", "words"),
+    [
+        ("GET", "/qwxz", 404, "NotFound", "no route GET /qwxz; /docs lists the routes"),
+        ("GET", "/domains/nowhere", 404, "NotFound", "no domain 'nowhere'; GET /domains lists the domains"),
+        ("GET", "/domains/nowhere/versions/1", 404, "NotFound", "no domain 'nowhere'; GET /domains lists the domains"),
+        ("DELETE", "/domains/nowhere/versions/1", 404, "NotFound", "no domain 'nowhere'; GET /domains lists"),
+        ("GET", "/domains/nowhere@1/threshold?fmr=0.01", 404, "NotFound", "no domain 'nowhere'"),
+        ("GET", "/domains/default/versions/9", 404, "NotFound", ""),
+        ("GET", "/calibrate/" + "0" * 32, 404, "NotFound", ""),
+        ("GET", "/calibrate/x", 404, "NotFound", ""),
+        ("GET", "/domains/default/versions/0", 422, "Validation", "version in the path: Input should be greater than"),
+        ("GET", "/domains/default/threshold?fmr=1%", 422, "Validation", "fmr in the query: Input should be a valid"),
+        ("GET", "/similarity", 405, "MethodNotAllowed", "GET /similarity"),
+        ("PUT", "/calibrate", 405, "MethodNotAllowed", "PUT /calibrate"),
+    ],
+)  # fmt: skip
+def test_a_path_is_refused(
+    tiny_server: Server, method: str, path: str, status: int, error_type: str, words: str
+) -> None:
+    check(tiny_server.client.request(method, path), status, error_type, words)
 
 
 @pytest.mark.parametrize(
@@ -126,61 +147,45 @@ def test_what_is_not_there_is_404(post: Post, tiny_server: Server) -> None:
 def test_an_openai_client_without_v1_in_its_address_is_told(tiny_server: Server, method: str, path: str) -> None:
     """Such a client shows `error` only if it has OpenAI's shape."""
     answer = tiny_server.client.request(method, path, json={"model": "isosim", "input": "a"})
-    assert answer.status_code == 404
     error = answer.json()["error"]
-    assert (error["type"], error["code"]) == ("not_found_error", "notfound")
+    assert (answer.status_code, error["type"], error["code"]) == (404, "not_found_error", "notfound")
     assert f"no route {method} {path}; base_url must end with /v1" in error["message"]
 
 
-def test_a_wrong_method_is_405(tiny_server: Server) -> None:
-    response = tiny_server.client.get("/similarity")
-    check(response, 405, "MethodNotAllowed", "GET /similarity")
-    assert response.headers["allow"] == "POST"
-    assert tiny_server.client.put("/calibrate").headers["allow"] == "GET, POST"
-    assert tiny_server.client.put("/domains/import").headers["allow"] == "POST"
-    assert tiny_server.client.put("/v2/models/isosim/infer").headers["allow"] == "POST"
+def test_a_405_names_the_methods_that_are_allowed_and_a_slash_at_the_end_is_passed_over(tiny_server: Server) -> None:
+    client = tiny_server.client
+    allowed = {"/similarity": "POST", "/calibrate": "GET, POST", "/v2/models/isosim/infer": "POST"}
+    assert {path: client.put(path).headers["allow"] for path in allowed} == allowed
+    assert client.post("/similarity/", json=PAIR).json() == client.post("/similarity", json=PAIR).json()
 
 
-def test_a_wrong_content_type_is_415(post: Post) -> None:
-    check(post(content=b"a", headers={"content-type": "text/csv"}), 415, "UnsupportedMedia", "text/csv")
-    form = {"content-type": "multipart/form-data; boundary=x"}
-    check(post("/calibrate?domain=d", content=b"a", headers=form), 415, "UnsupportedMedia", "application/octet-stream")
+def test_a_body_without_a_length_is_refused_beyond_the_limit(tiny_server: Server) -> None:
+    chunks = (b" " * 100_000 for _ in range(21))
+    check(tiny_server.client.post("/similarity", content=chunks, headers={"content-type": JSON}), 413, "TooLarge")
 
 
-def test_a_body_beyond_the_limit_is_413(post: Post) -> None:
-    check(post(content=b" " * 2_000_001, headers=JSON), 413, "TooLarge", "2000000")
-    chunks = (b" " * 100_000 for _ in range(21))  # no length declared
-    check(post(content=chunks, headers=JSON), 413, "TooLarge")
+@pytest.fixture
+def own_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint"))
 
 
-def test_a_large_json_calibration_is_pointed_to_streaming(post: Post) -> None:
-    content = b'{"domain":"d","texts":["' + b"x" * 2_000_000 + b'"]}'
-    check(post("/calibrate", content=content, headers=JSON), 413, "TooLarge", "application/x-ndjson")
-
-
-def test_half_a_surrogate_pair_is_422_tokenizer(post: Post) -> None:
-    check(post(content=b'{"pairs": [["\\ud800", "a"]]}', headers=JSON), 422, "Tokenizer", "surrogate")
-
-
-def test_a_text_the_tokenizer_cannot_take_is_422_tokenizer(serve: Serve, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    broken = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
-    text = (broken / "tokenizer.json").read_text()
-    (broken / "tokenizer.json").write_text(text.replace('"unk_token": "[UNK]"', '"unk_token": "[GONE]"'))
-    server = serve(model_store=export(tmp_path / "s", "tiny", str(broken), max_length=32), encoder="tiny")
+def test_a_text_the_tokenizer_cannot_take_is_422_tokenizer(serve: Serve, own_checkpoint: Path, tmp_path: Path) -> None:
+    text = (own_checkpoint / "tokenizer.json").read_text()
+    (own_checkpoint / "tokenizer.json").write_text(text.replace('"unk_token": "[UNK]"', '"unk_token": "[GONE]"'))
+    server = serve(model_store=export(tmp_path / "s", "tiny", str(own_checkpoint), max_length=32), encoder="tiny")
     check(server.client.post("/similarity", json={"pairs": [["中", "a"]]}), 422, "Tokenizer")
     assert server.client.post("/similarity", json=PAIR).status_code == 200
 
 
-def test_an_encoder_that_fails_is_424(serve: Serve, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_an_encoder_that_fails_is_424(serve: Serve, own_checkpoint: Path, tmp_path: Path) -> None:
     import torch
     from transformers import BertModel
 
-    poisoned = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
-    model = BertModel.from_pretrained(poisoned)
+    model = BertModel.from_pretrained(own_checkpoint)
     with torch.no_grad():
         model.embeddings.word_embeddings.weight[4] = float("nan")  # [MASK]
-    model.save_pretrained(poisoned)
-    server = serve(model_store=export(tmp_path / "s", "tiny", str(poisoned), max_length=32), encoder="tiny")
+    model.save_pretrained(own_checkpoint)
+    server = serve(model_store=export(tmp_path / "s", "tiny", str(own_checkpoint), max_length=32), encoder="tiny")
     check(server.client.post("/similarity", json={"pairs": [["[MASK]", "a"]]}), 424, "Backend", "NaN")
     assert server.client.post("/similarity", json=PAIR).status_code == 200
 
@@ -198,49 +203,6 @@ def test_what_does_not_fit_is_refused_whole_with_429(serve: Serve, store: Path) 
     again = server.client.post("/embed", json={"inputs": requests[refused[0]]})
     assert again.status_code == 200
     assert int(again.headers["x-compute-tokens"]) > 0  # the refused request had computed none of them
-
-
-@pytest.fixture(scope="module")
-def keyed(module_serve: Serve, module_store: Path) -> Server:
-    (module_store.parent / "keys").write_text(
-        f"# who may what\n{hashlib.sha256(b'r').hexdigest()} read domains=* a reader\n"
-    )
-    return module_serve(model_store=module_store, encoder="tiny", api_keys_file=module_store.parent / "keys")
-
-
-def test_no_key_or_a_wrong_one_is_401(keyed: Server) -> None:
-    for headers in ({}, {"authorization": "Bearer x"}, {"authorization": "Basic r"}):
-        response = keyed.client.post("/similarity", json=PAIR, headers=headers)
-        check(response, 401, "Unauthorized", "key")
-        assert response.headers["www-authenticate"] == "Bearer"
-
-
-def test_a_key_without_the_scope_is_403(keyed: Server) -> None:
-    key = {"authorization": "Bearer r"}
-    assert keyed.client.post("/similarity", json=PAIR, headers=key).status_code == 200
-    check(keyed.client.post("/calibrate", json={}, headers=key), 403, "Forbidden", "calibrate")
-    check(keyed.client.post("/domains/default/rollback", headers=key), 403, "Forbidden", "admin")
-
-
-def test_probes_and_metrics_need_no_key(keyed: Server) -> None:
-    assert [keyed.client.get(path).status_code for path in ("/livez", "/readyz", "/metrics")] == [200, 200, 200]
-
-
-def test_keys_rotate_without_a_restart(keyed: Server, module_store: Path) -> None:
-    def status() -> int:
-        return keyed.client.get("/domains", headers={"authorization": "Bearer new"}).status_code
-
-    path = module_store.parent / "keys"
-    before = path.read_text()
-    assert status() == 401
-    path.write_text(before + f"{hashlib.sha256(b'new').hexdigest()} read domains=* late\n")
-    wait_until(lambda: status() == 200)
-    path.write_text(before)
-    wait_until(lambda: status() == 401)
-
-
-def test_a_state_that_does_not_allow_it_is_409(post: Post, tiny_server: Server) -> None:
-    check(post("/domains/default/rollback"), 409, "Conflict", "no previous")
 
 
 def test_the_version_of_another_encoder_is_409(serve: Serve, store: Path, tiny_checkpoint: Path) -> None:
@@ -265,8 +227,8 @@ def test_a_server_that_cannot_calibrate_is_503_with_the_remedy(
     assert not [*store.glob("jobs/*"), *store.glob("open/*"), *store.glob("input/*")]
 
 
-async def ask(app: FastAPI, path: str) -> list[httpx.Response]:
-    """One GET while the app is ready and one while it is not, without a socket."""
+async def ask(app: FastAPI, *paths: str) -> list[httpx.Response]:
+    """One GET of each path while the app is ready and one while it is not, without a socket."""
     answers = []
     async with app.router.lifespan_context(app) as state:
 
@@ -275,32 +237,31 @@ async def ask(app: FastAPI, path: str) -> list[httpx.Response]:
 
         transport = httpx.ASGITransport(with_state, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            answers.append(await client.get(path))
-            state["service"].phase = Phase.STOPPING
-            answers.append(await client.get(path))
+            for phase in (Phase.SERVING, Phase.STOPPING):
+                state["service"].phase = phase
+                answers += [await client.get(path) for path in paths]
     return answers
 
 
-def test_a_server_that_is_not_ready_is_503(store: Path) -> None:
-    for path in ("/readyz", "/domains"):
-        ready, draining = asyncio.run(ask(create_app(Settings(model_store=store, encoder="tiny")), path))
-        assert ready.status_code == 200
-        check(draining, 503, "Unhealthy", "stopping")
-        assert draining.headers["retry-after"]
-
-
-def test_what_nobody_expected_is_500_without_its_insides(store: Path) -> None:
+def test_a_server_that_is_not_ready_is_503_and_what_is_not_expected_a_500_without_its_insides(store: Path) -> None:
     app = create_app(Settings(model_store=store, encoder="tiny"))
 
     @app.get("/broken")
     def broken() -> None:
         raise RuntimeError("a secret")
 
-    response, _ = asyncio.run(ask(app, "/broken"))
-    check(response, 500, "Internal")
-    assert "secret" not in response.text
+    *ready, failed, probe, listing, _ = asyncio.run(ask(app, "/readyz", "/domains", "/broken"))
+    assert [answer.status_code for answer in ready] == [200, 200]
+    for draining in (probe, listing):
+        check(draining, 503, "Unhealthy", "stopping")
+        assert draining.headers["retry-after"]
+    check(failed, 500, "Internal")
+    assert "secret" not in failed.text
 
 
-def test_every_error_type_has_a_test_in_this_file() -> None:
-    named = {node.value for node in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(node, ast.Constant)}
+def test_every_error_type_has_a_test() -> None:
+    """Here, or for keys in tests/security."""
+    files = [Path(__file__), *(Path(__file__).parents[1] / "security").glob("test_scopes.py")]
+    trees = [ast.parse(file.read_text()) for file in files]
+    named = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     assert [error_type for error_type in ERROR_TYPES if error_type not in named] == []

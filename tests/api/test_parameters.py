@@ -90,9 +90,7 @@ def test_compatible_routes_and_probes_ignore_what_others_may_know(tiny_server: S
 def test_no_route_parses_a_query_of_very_many_parameters(tiny_server: Server, path: str) -> None:
     """FastAPI parses them on the event loop: 30,000 took 0.4 s."""
     response = tiny_server.client.get(f"{path}?{'a&' * 64}")
-    assert (response.status_code, response.json()["error_type"] if path[:4] != "/v1/" else "") in [
-        (422, "Validation"), (400, ""),
-    ]  # fmt: skip
+    assert response.status_code == (400 if path.startswith("/v1/") else 422)
 
 
 def test_compatible_routes_refuse_our_own_names_where_they_take_none(tiny_server: Server) -> None:
@@ -102,15 +100,8 @@ def test_compatible_routes_refuse_our_own_names_where_they_take_none(tiny_server
             status, message = ask(tiny_server, method, route, "domain=letters")
             assert status == (400 if route.path.startswith("/v1") else 422), (route.path, message)
             assert "domain: this route takes no such query parameter" in message
-    bodies: dict[str, dict[str, Any]] = {
-        "/v1/embeddings": {"input": "a", "domain": "x"},
-        "/embed": {"inputs": "a", "gallery": 9},
-        "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "domain": "x"},
-    }
-    for path, body in bodies.items():
-        response = tiny_server.client.post(path, json=body)
-        assert response.status_code == (400 if path.startswith("/v1") else 422)
-        assert ": this route takes no such field" in response.text
+    response = tiny_server.client.post("/v1/embeddings", json={"input": "a", "domain": "x"})
+    assert (response.status_code, ": this route takes no such field" in response.text) == (400, True)
 
 
 def test_a_compatible_route_names_the_fields_that_it_ignores(tiny_server: Server) -> None:
@@ -129,27 +120,3 @@ def test_a_misspelt_calibration_is_refused_and_not_promoted(tiny_server: Server)
     assert answer.status_code == 422
     assert "belongs in the JSON body" in answer.json()["error"]
     assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == jobs
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "message"),
-    [
-        ("/similarity", {"pairs": [["a", "b"]], "domian": "x"}, "domian: unknown field; did you mean domain?"),
-        ("/similarity", {"pars": [["a", "b"]]}, "pars: unknown field; did you mean pairs?"),
-        (
-            "/similarity",
-            {"pairs": [["a", "b"]], "qwxz": 1},
-            "qwxz: unknown field; known are pairs, domain, detail, threshold, vectors, encoder",
-        ),
-        ("/similarity", {"pairs": [], "vectors": []}, "vectors: cannot be combined with the other fields"),
-        ("/calibrate", {"domain": "d", "texts": ["a"], "metod": "flow"}, "metod: unknown field; did you mean method?"),
-        ("/domains/default/labels", {"label": []}, "label: unknown field; did you mean labels?"),
-        ("/domains/default/rollback", {"qwxz": 1}, "qwxz: unknown field; known are revision"),
-    ],
-)
-def test_an_unknown_field_is_told_the_nearest_known_one(
-    tiny_server: Server, path: str, body: dict[str, Any], message: str
-) -> None:
-    response = tiny_server.client.post(path, json=body)
-    assert response.status_code == 422
-    assert response.json()["error"].startswith(message)

@@ -87,30 +87,51 @@ def test_no_key_a_wrong_key_and_a_key_without_the_scope_stay_outside(keyed: Keye
 )  # fmt: skip
 def test_a_header_that_is_no_key_is_none(keyed: Keyed, header: str) -> None:
     response = keyed.server.client.get("/domains", headers={"authorization": header.encode("latin-1")})
-    assert response.status_code == 401
+    assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
 
 
-def test_a_key_is_taken_from_its_header_alone(keyed: Keyed) -> None:
-    client = keyed.server.client
-    elsewhere: list[dict[str, Any]] = [
-        {"params": {"key": "read", "api_key": "read", "access_token": "read"}},
-        {"headers": {"x-api-key": "read"}},
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"params": {"key": "read", "api_key": "read", "access_token": "read"}}, {"headers": {"x-api-key": "read"}},
         {"headers": {"cookie": "authorization=Bearer read"}},
-    ]
-    for given in elsewhere:
-        assert client.get("/domains", **given).status_code == 401
-    two = [("authorization", "Bearer wrong"), ("authorization", "Bearer read")]
-    assert client.get("/domains", headers=two).status_code == 401
+        {"headers": [("authorization", "Bearer wrong"), ("authorization", "Bearer read")]},
+    ],
+)  # fmt: skip
+def test_a_key_is_taken_from_one_header_alone(keyed: Keyed, given: dict[str, Any]) -> None:
+    assert keyed.server.client.get("/domains", **given).status_code == 401
 
 
-def test_a_body_is_not_read_before_the_key_was_seen(keyed: Keyed) -> None:
-    """Malformed bodies tell a stranger nothing but that a key is needed."""
-    for path in ("/similarity", "/embed", "/calibrate", "/v2/models/isosim/infer", "/domains/default/labels"):
-        response = keyed.server.client.post(path, content=b"{", headers={"content-type": "application/json"})
-        assert response.status_code == 401, path
+MALFORMED = {"content": b"{", "headers": {"content-type": "application/json"}}
+SMALL = {"content": b" " * 20_000, "headers": {"content-type": "application/json"}}
+BODIES = ("/similarity", "/embed", "/calibrate", "/v2/models/isosim/infer", "/domains/default/labels",
+          "/domains/default/champion", "/domains/default/rollback", "/nowhere")  # fmt: skip
 
 
-def test_a_misspelt_parameter_is_told_to_callers_with_a_key_alone(keyed: Keyed) -> None:
-    assert keyed.ask(None, "GET", "/domains?limits=5").status_code == 401
-    assert keyed.ask("wrong", "GET", "/domains?limits=5").status_code == 401
-    assert keyed.ask("read", "GET", "/domains?limits=5").status_code == 422
+@pytest.mark.parametrize(
+    ("key", "method", "path", "given", "status", "error_type", "words"),
+    [
+        *((None, "POST", path, MALFORMED, 401, "Unauthorized", "key") for path in BODIES),  # which is not read
+        (None, "GET", "/domains?limits=5", {}, 401, "Unauthorized", "key"),
+        ("wrong", "GET", "/domains?limits=5", {}, 401, "Unauthorized",
+         "the API key is not known; ask the server's operator for one: isosim keys new"),
+        ("read", "GET", "/domains?limits=5", {}, 422, "Validation", "did you mean limit?"),
+        ("read", "POST", "/domains/default/labels", MALFORMED, 403, "Forbidden", "keys new --scopes calibrate"),
+        ("read", "PUT", "/domains/default/champion", MALFORMED, 403, "Forbidden", "admin"),
+        ("admin", "PUT", "/domains/default/champion", SMALL, 413, "TooLarge", ""),
+    ],
+)  # fmt: skip
+def test_the_key_is_asked_for_first_and_a_refusal_says_how_to_get_one(
+    keyed: Keyed, key: str | None, method: str, path: str, given: Any, status: int, error_type: str, words: str
+) -> None:
+    response = keyed.ask(key, method, path, **{**given})
+    body = response.json()
+    said = "; ".join([body["error"], body.get("remedy", {}).get("text", "")])
+    assert (response.status_code, body["error_type"], words in said) == (status, error_type, True), said
+
+
+def test_a_body_without_a_length_is_not_read_before_the_key_and_bounded_after_it(keyed: Keyed) -> None:
+    for key, status in ((None, 401), ("admin", 413)):
+        pieces = (b" " * 5_000 for _ in range(5))
+        answer = keyed.ask(key, "PUT", "/domains/default/champion", content=pieces, headers=MALFORMED["headers"])
+        assert answer.status_code == status

@@ -52,13 +52,10 @@ def test_both_sides_of_a_similarity_get_it_and_its_tokens_are_shown(server: Serv
     [
         ("/embed", {"inputs": "a", "prompt_name": "Query"}),
         ("/tokenize", {"inputs": "a", "prompt_name": "Query"}),
-        (
-            "/similarity",
-            {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "Query"}},
-        ),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "Query"}})
     ],
-)
+)  # fmt: skip
 def test_an_unknown_prompt_is_refused_with_the_known_ones(server: Server, path: str, body: dict[str, Any]) -> None:
     response = server.client.post(path, json=body)
-    assert response.status_code == 422
-    assert response.json()["error"] == "prompt_name: there is no prompt 'Query'; the encoder has bare, query"
+    expected = "prompt_name: there is no prompt 'Query'; the encoder has bare, query"
+    assert (response.status_code, response.json()["error"]) == (422, expected)

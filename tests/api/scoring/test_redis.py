@@ -1,10 +1,8 @@
 """Vectors shared by two servers through Redis."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from redis import Redis
 
 from tests.faults.load import metric
@@ -47,22 +45,7 @@ class RedisCluster(RedisServer):
             return connection.recv(65536)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisCluster(tmp_path)
-    server.start()
-    yield server
-    server.kill()
-
-
-def test_a_redis_cluster_is_refused_by_name_with_the_remedy(store: Path, cluster: RedisServer) -> None:
-    done = command("serve", model_store=store, encoder="tiny", redis_url=cluster.url, port=free_port())
-    assert done.returncode == 1
-    assert "cluster_enabled:1" in done.stderr
-    assert "without cluster mode" in done.stderr
-
-
-def test_a_cluster_that_takes_the_place_of_redis_is_not_called_up(
+def test_a_cluster_that_takes_the_place_of_redis_is_not_called_up_and_refused_at_a_start(
     serve: Serve, store: Path, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """It answers PING and refuses every lookup: scores stay right, and the metric and the log say what is wrong."""
@@ -78,5 +61,9 @@ def test_a_cluster_that_takes_the_place_of_redis_is_not_called_up(
         wait_until(lambda: metric(server, "isosim_redis_up ") == 0, 60)
         assert server.client.post("/similarity", json=body).json() == scored
         assert server.client.get("/readyz").status_code == 200
+        done = command("serve", model_store=store, encoder="tiny", redis_url=cluster.url, port=free_port())
+        assert done.returncode == 1
+        assert "cluster_enabled:1" in done.stderr
+        assert "without cluster mode" in done.stderr
     finally:
         cluster.kill()
