@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -16,11 +17,11 @@ import pytest
 
 from isosim.encoders.store import EncoderStore
 from isosim.errors import Unavailable
-from isosim.jobs.job import JobRequest
 from isosim.server.encoders import plans
 from isosim.settings import Settings
+from tests.commands.conftest import calibrate
 from tests.encoders import export, save_bert
-from tests.processes import Process, RedisServer, Serve, Server, command, serve_with, wait_until
+from tests.processes import RedisServer, Serve, Server, command, wait_until
 from tests.stores import domains_of
 from tests.text import sentences
 
@@ -55,43 +56,23 @@ class Site:
     new_alone: Server
 
 
-def calibrated(store: Path, encoder: str) -> int:
-    """The version that `isosim calibrate` would make, and the encoder's champion."""
-    from isosim.fitting.job import CalibrationInput, calibrate_job
-
-    artifact = EncoderStore.at(store).find(encoder)
-    wanted = JobRequest("tickets", artifact.digest, artifact.id, method="identity", sentences=400)
-    result = calibrate_job(
-        wanted, CalibrationInput(TEXTS[:400], []), artifact, domains_of(store), lambda *_: None, threads=1
-    )
-    version, promoted, why, _ = result.publish(domains_of(store))
-    assert promoted, why
-    return version
-
-
 @pytest.fixture(scope="module")
-def site(tiny_store: Path, other_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("site")
-    store = folder / "store"
-    shutil.copytree(tiny_store / "encoders", store / "encoders")
-    export(store, "other", str(other_checkpoint), max_length=32, prompt="say: ")
-    running: list[Process] = []
-    redis = RedisServer(folder)
+def site(
+    module_store: Path, other_checkpoint: Path, module_serve: Serve, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    export(module_store, "other", str(other_checkpoint), max_length=32, prompt="say: ")
+    encoders = [EncoderStore.at(module_store).find(name) for name in ("tiny", "other")]
+    assert [calibrate(module_store, encoder, "tickets", "identity") for encoder in encoders] == [1, 2]
+    redis = RedisServer(tmp_path_factory.mktemp("redis"))
     redis.start()
-    try:
-        assert [calibrated(store, name) for name in ("tiny", "other")] == [1, 2]
 
-        def start(**settings: Any) -> Server:
-            return serve_with(folder, running, model_store=store, redis_url=redis.url, **settings)
+    def start(**settings: Any) -> Server:
+        return module_serve(model_store=module_store, redis_url=redis.url, **settings)
 
-        two = {"encoder": "tiny", "next_encoder": "other"}
-        digests = [EncoderStore.at(store).find(name).digest for name in ("tiny", "other")]
-        alone = start(encoder="tiny"), start(encoder="other")
-        yield Site(store, start, *digests, start(**two), start(**two), *alone)
-    finally:
-        for process in running:
-            process.kill()
-        redis.kill()
+    two = {"encoder": "tiny", "next_encoder": "other"}
+    alone = start(encoder="tiny"), start(encoder="other")
+    yield Site(module_store, start, *(one.digest for one in encoders), start(**two), start(**two), *alone)
+    redis.kill()
 
 
 @pytest.fixture(autouse=True)
@@ -256,19 +237,14 @@ def test_a_move_that_loses_a_saved_threshold_has_to_name_it(site: Site, tmp_path
 
 
 def test_of_two_operators_at_once_one_is_refused(site: Site) -> None:
-    answers: list[int] = []
     gate = threading.Barrier(2)
 
-    def begin_here(server: Server) -> None:
+    def begin_here(server: Server) -> int:
         gate.wait()
-        answers.append(httpx.post(server.url + MOVE, json={}, timeout=30).status_code)
+        return httpx.post(server.url + MOVE, json={}, timeout=30).status_code
 
-    threads = [threading.Thread(target=begin_here, args=(server,)) for server in (site.both, site.replica)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(answers) == [201, 409]
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(begin_here, (site.both, site.replica))) == [201, 409]
 
 
 def test_a_domain_does_not_move_to_an_encoder_without_a_champion(site: Site) -> None:
@@ -324,17 +300,15 @@ def test_a_calibration_is_for_the_encoder_that_was_asked_for(
     shutil.copytree(site.store / "encoders", tmp_path / "store" / "encoders")
     client = serve(model_store=tmp_path / "store", encoder="tiny", next_encoder="other").client
     query = {"domain": "tickets", "method": "identity", "encoder": "next"}
-    lines, plain = "\n".join(TEXTS[:300]), {"content-type": "text/plain"}
+    lines = "\n".join(TEXTS[:300])
     asked = [
         (site.old, client.post("/calibrate", json=body)),
         (site.new, client.post("/calibrate", json=body | {"encoder": "next"})),
-        (site.new, client.post("/calibrate", params=query, content=lines, headers=plain)),
+        (site.new, client.post("/calibrate", params=query, content=lines, headers={"content-type": "text/plain"})),
     ]
     for digest, response in asked:
         assert response.status_code == 202, response.text
         assert client.get(f"/calibrate/{response.json()['job']}").json()["encoder"] == digest
-    for _, response in asked[::-1]:
-        client.delete(f"/calibrate/{response.json()['job']}").raise_for_status()
 
 
 def test_a_server_does_not_start_with_one_encoder_twice(site: Site) -> None:

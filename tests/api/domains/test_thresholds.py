@@ -1,6 +1,5 @@
 """Saved thresholds on running servers: saved by one, used by all, the same target with every version."""
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 from isosim.encoders.store import EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
-from tests.processes import Process, RedisServer, Server, serve_with, wait_until
+from tests.processes import RedisServer, Serve, Server, wait_until
 from tests.stores import domains_of, jobs_of, post_job, publish
 from tests.text import sentences
 
@@ -46,20 +45,12 @@ def store(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def servers(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    running: list[Process] = []
-    folder = tmp_path_factory.mktemp("servers")
-    redis = RedisServer(folder)
+def servers(store: Path, module_serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    redis = RedisServer(tmp_path_factory.mktemp("redis"))
     redis.start()
-    try:
-        yield [
-            serve_with(folder, running, model_store=store, encoder="tiny", redis_url=redis.url, local_worker=False)
-            for _ in range(2)
-        ]
-    finally:
-        for process in running:
-            process.kill()
-        redis.kill()
+    given = {"model_store": store, "encoder": "tiny", "redis_url": redis.url, "local_worker": False}
+    yield [module_serve(**given) for _ in range(2)]
+    redis.kill()
 
 
 @pytest.fixture
@@ -99,21 +90,23 @@ def refused(response: httpx.Response, status: int, said: str) -> None:
 def test_a_saved_target_decides_which_pairs_match_and_changes_no_score(server: Server) -> None:
     plain = scored(server, None)
     saved = save(server, fmr=0.1)
-    assert saved == {
-        "domain": "news", "name": "duplicates", "target": {"fmr": 0.1}, "revision": saved["revision"], "notice": None,
-    }  # fmt: skip
+    named = {"name": "duplicates", "target": {"fmr": 0.1}}
+    assert saved == named | {"domain": "news", "revision": saved["revision"], "notice": None}
     assert scored(server, None) == plain
     answer = scored(server)
     threshold, matches = answer.pop("threshold"), answer.pop("match")
     assert answer == plain
     advised = server.client.get("/domains/news/threshold?fmr=0.1").json()["similarity"]
-    assert threshold == {
-        "name": "duplicates", "target": {"fmr": 0.1}, "similarity": pytest.approx(advised, abs=1e-6), "version": 2,
-    }  # fmt: skip
+    assert threshold == named | {"similarity": pytest.approx(advised, abs=1e-6), "version": 2}
     reached = [similarity >= threshold["similarity"] for similarity in answer["similarity"]]
     assert reached[-1]
     assert matches == [*reached[:-1], False]  # no token of the last pair's texts is known
     assert 0 < sum(matches) < len(matches)
+    texts = [text for pair in PAIRS[:20] for text in pair]
+    raw = {"inputs": texts, "domain": "news", "space": "raw", "normalize": False}
+    embedded = server.client.post("/embed", json=raw).json()
+    body = {"vectors": [*zip(embedded[::2], embedded[1::2], strict=True)], "domain": "news", "threshold": "duplicates"}
+    assert server.client.post("/similarity", json=body).json()["match"] == matches[:20]
 
 
 def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(server: Server) -> None:
@@ -193,24 +186,9 @@ def test_a_target_that_the_version_cannot_reach_is_saved_and_matches_nothing_wit
     answer = scored(server)
     assert answer["match"] is None
     assert answer["threshold"]["similarity"] is None
-    assert answer["notices"] == [
-        *plain["notices"],
-        "threshold_unreachable:duplicates: domain 'news' was given no labels",
-    ]
-    assert {name: answer[name] for name in plain if name != "notices"} | {"notices": plain["notices"]} == plain
+    notice = "threshold_unreachable:duplicates: domain 'news' was given no labels"
+    assert {name: answer[name] for name in plain} == plain | {"notices": [*plain["notices"], notice]}
     assert scored(server, domain="news@1")["match"][-2:] == [True, False]  # this one has labels
-
-
-def test_vectors_are_matched_too(server: Server) -> None:
-    threshold = save(server, domain="other", fmr=0.1) and save(server, fmr=0.1)
-    assert threshold["notice"] is None
-    embedded = server.client.post(
-        "/embed", json={"inputs": [text for pair in PAIRS[:20] for text in pair], "domain": "news", "space": "raw",
-                        "normalize": False},
-    ).json()  # fmt: skip
-    pairs = list(zip(embedded[::2], embedded[1::2], strict=True))
-    answer = server.client.post("/similarity", json={"vectors": pairs, "domain": "news", "threshold": "duplicates"})
-    assert answer.json()["match"] == scored(server)["match"][:20], answer.text
 
 
 def test_every_server_follows_within_two_seconds(servers: list[Server], server: Server) -> None:
@@ -232,39 +210,33 @@ def test_every_server_follows_within_two_seconds(servers: list[Server], server: 
     assert ask(server, domain="news@1").status_code == 404
 
 
-def test_a_name_that_is_not_saved_is_a_404_with_the_nearest(server: Server) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "said"),
+    [
+        ("PUT", "news/thresholds/a", {}, 422, "give one of them, for example fmr=0.01; none is given"),
+        ("PUT", "news/thresholds/a", {"fmr": 0.1, "precision": 0.9}, 422, "several are given"),
+        ("PUT", "news/thresholds/a", {"fmr": 1.5}, 422, "fmr: 1.5; it must be a share, at least 1e-07 and less than 1"),
+        ("PUT", "news/thresholds/a", {"fmr": "0.1"}, 422, "fmr: Input should be a valid number"),
+        ("PUT", "news/thresholds/a", {"precision": 1}, 422, "precision: 1; it must be more than 0 and less than 1"),
+        ("PUT", "news/thresholds/a", {"false_hit_rate": 0.1}, 422, "give both"),
+        ("PUT", "news/thresholds/a", {"false_hit_rate": 0.1, "gallery": 0}, 422, "be greater than or equal to 1"),
+        ("PUT", "news/thresholds/a", {"similarity": 0.4}, 422, "similarity: unknown field"),
+        ("PUT", "news/thresholds/A", {"fmr": 0.1}, 422, "name"),
+        ("PUT", "nowhere/thresholds/a", {"fmr": 0.1}, 404, "no domain 'nowhere'"),
+        ("PUT", "default/thresholds/a", {"fmr": 0.1}, 404, "'default' has no version"),
+        ("GET", "nowhere/thresholds", None, 404, "no domain 'nowhere'"),
+        ("DELETE", "news/thresholds/duplicats", None, 404, "did you mean 'duplicates'?"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_saved_or_found_is_refused_with_what_is_wanted(
+    server: Server, method: str, path: str, body: Any, status: int, said: str
+) -> None:
     refused(ask(server), 404, "GET /domains/news/thresholds lists those that are saved")
     save(server, fmr=0.1)
+    refused(server.client.request(method, f"/domains/{path}", json=body), status, said)
+    assert [one["name"] for one in server.client.get(NEWS).json()["thresholds"]] == ["duplicates"]
     refused(ask(server, "duplicate"), 404, "has no saved threshold 'duplicate'; did you mean 'duplicates'?")
     refused(ask(server, domain="default"), 404, "domain 'default' has no saved threshold 'duplicates'")
-    refused(server.client.delete(f"{NEWS}/duplicats"), 404, "did you mean 'duplicates'?")
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({}, "give one of them"),
-        ({"fmr": 0.1, "precision": 0.9}, "give one of them, for example fmr=0.01; several are given"),
-        ({}, "give one of them, for example fmr=0.01; none is given"),
-        ({"fmr": 1.5}, "fmr: 1.5; it must be a share, at least 1e-07 and less than 1"),
-        ({"fmr": "0.1"}, "fmr: Input should be a valid number"),
-        ({"precision": 1}, "precision: 1; it must be more than 0 and less than 1"),
-        ({"false_hit_rate": 0.1}, "give both"),
-        ({"false_hit_rate": 0.1, "gallery": 0}, "gallery: Input should be greater than or equal to 1"),
-        ({"similarity": 0.4}, "similarity: unknown field"),
-    ],
-)
-def test_a_body_that_is_no_target_is_refused_with_what_is_wanted(server: Server, body: Any, said: str) -> None:
-    refused(server.client.put(f"{NEWS}/duplicates", json=body), 422, said)
-    assert server.client.get(NEWS).json()["thresholds"] == []
-
-
-def test_a_place_where_nothing_can_be_saved_is_refused(server: Server) -> None:
-    body = {"fmr": 0.1}
-    refused(server.client.put("/domains/nowhere/thresholds/a", json=body), 404, "no domain 'nowhere'")
-    refused(server.client.put("/domains/default/thresholds/a", json=body), 404, "'default' has no version")
-    refused(server.client.put(f"{NEWS}/A", json=body), 422, "name")
-    refused(server.client.get("/domains/nowhere/thresholds"), 404, "no domain 'nowhere'")
 
 
 def test_a_late_change_is_refused_and_a_repeated_one_answered_as_the_first(server: Server) -> None:
@@ -283,36 +255,20 @@ def test_a_late_change_is_refused_and_a_repeated_one_answered_as_the_first(serve
 def test_a_domain_has_fifty_at_most(server: Server) -> None:
     for number in range(50):
         save(server, f"t{number}", fmr=0.1)
-    refused(
-        server.client.put(f"{NEWS}/more", json={"fmr": 0.1}),
-        422,
-        "delete one first: DELETE /domains/news/thresholds/NAME",
-    )
+    more = server.client.put(f"{NEWS}/more", json={"fmr": 0.1})
+    refused(more, 422, "delete one first: DELETE /domains/news/thresholds/NAME")
     assert len(server.client.get(NEWS).json()["thresholds"]) == 50
 
 
-def test_damaged_entries_are_absent_and_the_domain_answers(server: Server, store: Path) -> None:
-    save(server, fmr=0.1)
-    record = store / "domains" / "news.json"
-    stored = json.loads(record.read_text())
-    stored["thresholds"]["related"] = {"fmr": "a tenth"}
-    record.write_text(json.dumps(stored))
-    save(server, "other", fmr=0.2)
-    assert server.client.get("/domains/news").json()["thresholds"].keys() == {"duplicates", "other"}
-    refused(ask(server, "related"), 404, "no saved threshold 'related'")
-    assert scored(server)["match"] is not None
-    assert server.client.delete(f"{NEWS}/related").status_code == 204
-
-
 def test_deleting_the_domain_deletes_them(server: Server, store: Path) -> None:
-    domains = domains_of(store)
-    stored = domains.load("other", 1)
-    assert publish(domains, "short", EncoderStore.at(store).find("tiny"), stored.model, promote=False) == 1
+    domains, encoder = domains_of(store), EncoderStore.at(store).find("tiny")
+    model = domains.load("other", 1).model
+    assert publish(domains, "short", encoder, model, promote=False) == 1
     server.client.put("/domains/short/champion", json={"version": 1}).raise_for_status()
     save(server, domain="short", fmr=0.1)
     assert scored(server, domain="short")["match"]
     assert server.client.delete("/domains/short").status_code == 204
     for path in ("/domains/short/thresholds", "/domains/short"):
         refused(server.client.get(path), 404, "no domain 'short'")
-    assert publish(domains, "short", EncoderStore.at(store).find("tiny"), stored.model) == 2
+    assert publish(domains, "short", encoder, model) == 2
     assert server.client.get("/domains/short/thresholds").json()["thresholds"] == []

@@ -15,7 +15,10 @@ from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 
-ANNA, BERT, ADMIN = "anna", "bert", "admin"
+KEYS = {
+    "anna": "read,calibrate", "bert": "read", "admin": "read,calibrate,admin", "others": "read,admin domains=team-*",
+}  # fmt: skip
+ANNA, BERT, ADMIN, OTHERS = KEYS
 PLANTED = 40  # sentences that occur twice, the second time in capital letters, which the encoder does not tell apart
 TEXTS = sentences(300)
 ROWS = [*TEXTS, *(text.upper() for text in TEXTS[:PLANTED]), TEXTS[7]]
@@ -34,7 +37,7 @@ FILE = table(ROWS)
 @pytest.fixture(scope="module")
 def server(module_serve: Serve, module_store: Path) -> Server:
     keys = module_store.parent / "keys"
-    keys.write_text(key_line(ANNA, "read,calibrate") + key_line(BERT, "read") + key_line(ADMIN, "read,calibrate,admin"))
+    keys.write_text("".join(key_line(key, rest) for key, rest in KEYS.items()))
     return module_serve(model_store=module_store, encoder="tiny", api_keys_file=keys)
 
 
@@ -65,6 +68,10 @@ def matched(server: Server) -> dict[str, Any]:
     found = ended(server, post(server, a=FILE))
     assert found["status"] == "succeeded", found
     return found
+
+
+def judge(server: Server, job: str, labels: list[dict[str, Any]], key: str = ANNA) -> httpx.Response:
+    return server.client.post(f"/matches/{job}/labels", json={"labels": labels}, headers=bearer(key))
 
 
 def rows_of(server: Server, job: str, query: str = "") -> list[dict[str, Any]]:
@@ -134,13 +141,13 @@ def test_targets_that_cannot_be_used(
 
 def test_another_key_sees_nothing(server: Server, matched: dict[str, Any]) -> None:
     job = matched["job"]
-    for path in ("", "/events", "/result", "/label"):
-        response = get(server, job + path, BERT)
+    for method, path in (("GET", ""), ("GET", "/events"), ("GET", "/result"), ("GET", "/label"), ("DELETE", "")):
+        response = server.client.request(method, f"/matches/{job}{path}", headers=bearer(BERT))
         assert (response.status_code, response.json()["error"]) == (404, f"no match {job!r}")
-    labels = {"labels": [{"pair": 0, "label": 1}]}
-    assert server.client.post(f"/matches/{job}/labels", json=labels, headers=bearer(BERT)).status_code == 404
-    assert server.client.delete(f"/matches/{job}", headers=bearer(BERT)).status_code == 404
+    assert judge(server, job, [{"pair": 0, "label": 1}], BERT).status_code == 404
     assert server.client.get(f"/calibrate/{job}", headers=bearer(ANNA)).status_code == 404
+    assert get(server, job, OTHERS).status_code == 404  # an admin of other domains
+    assert server.client.get("/matches", headers=bearer(OTHERS)).json()["matches"] == []
     lists = {key: server.client.get("/matches", headers=bearer(key)).json()["matches"] for key in (ANNA, BERT, ADMIN)}
     assert [any(one["job"] == job for one in lists[key]) for key in (ANNA, BERT, ADMIN)] == [True, False, True]
     assert server.client.get("/calibrate", headers=bearer(ADMIN)).json()["jobs"] == []
@@ -162,11 +169,9 @@ def test_the_forms_of_a_result(server: Server, matched: dict[str, Any]) -> None:
     assert {row["row_a"]: row["row_b"] for row in best}[5] == 305
     matches = {row["row_a"]: row["row_b"] for row in best}
     assert (matches[342], matches[9]) == (9, 342)
-    for similarity in (0.3, 0.6, 0.9, 1.0):
-        passing = get(server, f"{job}?similarity={similarity}").json()["answer"]["matched_rows"]
-        assert passing == [
-            sum(row["row_b"] is not None for row in rows_of(server, job, f"form=best&similarity={similarity}"))
-        ]
+    for query in ("similarity=0.3", "similarity=0.6", "similarity=0.9", "similarity=1"):
+        found = [row["row_b"] for row in rows_of(server, job, f"form=best&{query}")]
+        assert get(server, f"{job}?{query}").json()["answer"]["matched_rows"] == [len(found) - found.count(None)]
 
 
 def test_clusters_hold_the_copies(server: Server, matched: dict[str, Any]) -> None:
@@ -186,14 +191,13 @@ def test_clusters_hold_the_copies(server: Server, matched: dict[str, Any]) -> No
 def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[str, Any]) -> None:
     job = matched["job"]
 
-    def judge(labels: list[dict[str, Any]]) -> httpx.Response:
-        return server.client.post(f"/matches/{job}/labels", json={"labels": labels}, headers=bearer(ANNA))
-
     drawn: list[int] = []
     for _ in range(3):
         pairs = get(server, f"{job}/label?count=20&precision=0.9").json()["pairs"]
         drawn += [pair["pair"] for pair in pairs]
-        answer = judge([{"pair": one["pair"], "label": int(one["a"] == one["b"].capitalize())} for one in pairs])
+        answer = judge(
+            server, job, [{"pair": one["pair"], "label": int(one["a"] == one["b"].capitalize())} for one in pairs]
+        )
         assert answer.status_code == 200, answer.text
     assert len(set(drawn)) == len(drawn) == answer.json()["judged"] == 60
     assert answer.json()["unknown"] == 0
@@ -224,23 +228,18 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     assert {frozenset((row["a"], row["b"])): row["label"] for row in judged} == said
     assert sum(row["weight"] for row in judged) == matched["candidates"]  # together they stand for all
     table = get(server, f"{job}/result?form=judged&format=csv").content
-    read = server.client.post(
-        "/inspect?give=labels", content=table, headers=bearer(ANNA) | {"content-type": "text/csv"}
+    headers = bearer(ANNA) | {"content-type": "text/csv"}
+    read = server.client.post("/inspect?give=labels", content=table, headers=headers).content.splitlines()
+    assert [*map(orjson.loads, read)] == [[row[name] for name in ("a", "b", "label", "weight")] for row in judged]
+    repeated = judge(
+        server, job, [{"pair": drawn[0], "label": None}, {"a": TEXTS[0].upper(), "b": TEXTS[0], "label": 1}]
     )
-    assert [orjson.loads(line) for line in read.content.splitlines()] == [
-        [row["a"], row["b"], row["label"], row["weight"]] for row in judged
-    ]
-    repeated = judge([{"pair": drawn[0], "label": None}, {"a": TEXTS[0].upper(), "b": TEXTS[0], "label": 1}])
     assert repeated.json()["judged"] in (59, 60)  # the second may have been drawn before
     notices = get(server, f"{job}?similarity=0.9").json()["answer"]["notices"]
     assert any("pairs were not chosen by whether they match" in notice for notice in notices)
-    assert judge([{"a": "another", "b": "text", "label": 1}]).json()["unknown"] == 1
-    for labels in (
-        [{"pair": matched["candidates"], "label": 1}],
-        [{"pair": 0, "label": 2}],
-        [{"pair": -1, "label": 1}],
-    ):
-        assert judge(labels).status_code == 422
+    assert judge(server, job, [{"a": "another", "b": "text", "label": 1}]).json()["unknown"] == 1
+    for pair, label in ((matched["candidates"], 1), (0, 2), (-1, 1)):
+        assert judge(server, job, [{"pair": pair, "label": label}]).status_code == 422
 
 
 def test_searches_with_known_answers(server: Server) -> None:
@@ -325,18 +324,15 @@ def test_files_that_cannot_be_matched(server: Server, files: dict[str, bytes], w
     assert server.client.post("/matches", data={"a": "text"}, headers=bearer(ANNA)).status_code == 415
 
 
-def test_two_equal_files_match_row_by_row(server: Server) -> None:
+def test_two_equal_files_match_row_by_row_and_a_row_whose_only_match_is_its_copy_has_one(server: Server) -> None:
     found = ended(server, post(server, a=table(TEXTS[:250]), b=table(TEXTS[:250])))
     best = rows_of(server, found["job"], "form=best")
     assert [row["row_a"] for row in best] == [row["row_b"] for row in best]
-
-
-def test_a_row_whose_only_match_is_its_copy_has_one(server: Server) -> None:
     body = {"a": [TEXTS[0], TEXTS[50], TEXTS[0], TEXTS[90]]}
     job = ended(server, server.client.post("/matches", json=body, headers=bearer(ANNA)))["job"]
     answer = get(server, f"{job}?similarity=1").json()["answer"]
-    best = [row["row_b"] for row in rows_of(server, job, "form=best&similarity=1")]
-    assert (answer["passing"], answer["matched_rows"], best) == (0, [2], [3, None, 1, None])
+    rows = [row["row_b"] for row in rows_of(server, job, "form=best&similarity=1")]
+    assert (answer["passing"], answer["matched_rows"], rows) == (0, [2], [3, None, 1, None])
 
 
 def test_columns_named_as_those_of_the_result_are_told_apart(server: Server) -> None:
@@ -347,15 +343,6 @@ def test_columns_named_as_those_of_the_result_are_told_apart(server: Server) -> 
     one = rows_of(server, found["job"], "form=clusters&similarity=1&at_most=1")[0]
     assert (one["row"], one["row_2"], one["text"]) == (9, "7", TEXTS[7])
     assert post(server, a=("text" + ",c" * 101 + "\na" + ",b" * 101).encode()).status_code == 422
-
-
-def test_an_admin_of_other_domains_sees_nothing(serve: Serve, store: Path) -> None:
-    keys = store.parent / "keys"
-    keys.write_text(key_line(ANNA, "read") + key_line(ADMIN, "read,admin domains=team-*"))
-    server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
-    job = post(server, a=FILE).json()["job"]
-    assert get(server, job, ADMIN).status_code == 404
-    assert server.client.get("/matches", headers=bearer(ADMIN)).json()["matches"] == []
 
 
 def test_files_of_a_form_lie_on_disk(server: Server) -> None:

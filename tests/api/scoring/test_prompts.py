@@ -11,6 +11,7 @@ from isosim.store.artifacts import read_manifest, sealed_by, write_json
 from tests.processes import Serve, Server
 
 TEXTS = ["a wooden boat", "the garden gate"]
+INPUTS = {"source_sentence": "a", "sentences": ["b"]}
 PROMPTS = {"query": "the mayor sells ", "bare": ""}
 
 
@@ -52,7 +53,7 @@ def test_both_sides_of_a_similarity_get_it_and_its_tokens_are_shown(server: Serv
     [
         ("/embed", {"inputs": "a", "prompt_name": "Query"}),
         ("/tokenize", {"inputs": "a", "prompt_name": "Query"}),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "Query"}})
+        ("/similarity", {"inputs": INPUTS, "parameters": {"prompt_name": "Query"}}),
     ],
 )  # fmt: skip
 def test_an_unknown_prompt_is_refused_with_the_known_ones(server: Server, path: str, body: dict[str, Any]) -> None:
