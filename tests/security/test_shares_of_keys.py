@@ -14,7 +14,7 @@ from isosim.api.calibration.files import one_of_few
 from isosim.api.state import MAX_EVENT_STREAMS, SHARES, Places
 from isosim.errors import Overloaded
 from tests.faults.jobs import LONG
-from tests.processes import Serve, Server, wait_until
+from tests.processes import Serve, Server
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 
@@ -40,13 +40,6 @@ def refused(answer: httpx.Response, reason: str) -> None:
     assert answer.headers["retry-after"] == "60"
 
 
-def test_one_key_does_not_fill_the_queue(serve: Serve, store: Path, keys: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", api_keys_file=keys, max_queued_jobs=8, local_worker=False)
-    assert [calibrate(server, "a").status_code for _ in range(2)] == [202, 202]
-    refused(calibrate(server, "a"), "2 jobs queued, running or being posted, which is its share of 8")
-    assert calibrate(server, "b").status_code == 202
-
-
 def test_a_key_whose_jobs_hold_its_share_of_the_space_is_refused(serve: Serve, store: Path, keys: Path) -> None:
     text = "\n".join(LONG[:3000]).encode()
     given = {"model_store": store, "encoder": "tiny", "api_keys_file": keys, "local_worker": False}
@@ -70,14 +63,17 @@ def test_a_calibration_costs_its_sentences_and_labels(serve: Serve, store: Path,
     assert server.client.post("/tokenize", json={"inputs": sentences(18)}, headers=bearer("rated")).status_code == 200
 
 
-def test_one_key_opens_a_part_of_the_event_streams(serve: Serve, store: Path, keys: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", api_keys_file=keys, local_worker=False)
-    job = calibrate(server, "b").json()["job"]
-    events = f"{server.url}/calibrate/{job}/events"
+def test_one_key_takes_its_share_of_the_queue_and_of_the_event_streams(serve: Serve, store: Path, keys: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", api_keys_file=keys, max_queued_jobs=8, local_worker=False)
+    assert [calibrate(server, "a").status_code for _ in range(2)] == [202, 202]
+    refused(calibrate(server, "a"), "2 jobs queued, running or being posted, which is its share of 8")
+    posted = calibrate(server, "b")
+    assert posted.status_code == 202
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None)))
 
         def follow(key: str) -> httpx.Response:
+            events = f"{server.url}{posted.headers['location']}/events"
             answer = stack.enter_context(client.stream("GET", events, headers=bearer(key)))
             if answer.status_code == 200:
                 lines = answer.iter_lines()
@@ -91,7 +87,6 @@ def test_one_key_opens_a_part_of_the_event_streams(serve: Serve, store: Path, ke
         assert one_more.status_code == 429
         assert f"{share} event streams are open for this API key" in one_more.read().decode()
         assert follow("b").status_code == 200
-    wait_until(lambda: server.client.get(f"/calibrate/{job}", headers=bearer("a")).status_code == 200)
 
 
 def test_one_key_reads_half_of_the_files_that_are_read_at_a_time() -> None:
