@@ -13,10 +13,8 @@ import pytest
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
-from isosim.scoring.calibration import DomainModel
-from tests.modelling.calibration.domains import reference_of, texts_with
 from tests.processes import command, environment
-from tests.stores import domains_of, publish
+from tests.stores import domains_of
 from tests.text import sentences
 
 Finished = subprocess.CompletedProcess[str]
@@ -48,13 +46,6 @@ def own_store(calibrated_store: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
     shutil.copytree(calibrated_store, tmp_path / "own")
     return tmp_path / "own"
-
-
-def publish_repeated(store: Path, domain: str) -> None:
-    """A version made from texts of which a fifth has one vector."""
-    x = texts_with(0.2)
-    scale = reference_of(x, intervals=True)
-    publish(domains_of(store), domain, EncoderStore.at(store).find("tiny"), DomainModel(scale, scale), sentences=len(x))
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,12 @@ def piece(body: bytes, *, more: bool = True) -> dict[str, Any]:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
+def begun(app: Any, loop: Loop, body: Iterable[bytes] = ()) -> Exchange:
+    exchange = Exchange(app, {}, loop)
+    exchange.send_body(body)
+    return exchange
+
+
 def counted(pieces: int, read: list[int]) -> Iterator[bytes]:
     for number in range(pieces):
         read.append(number)
@@ -50,8 +56,7 @@ def test_an_answer_is_read_while_the_app_still_sends_it(loop: Loop) -> None:
         await go_on.wait()
         await send(piece(b"last", more=False))
 
-    exchange = Exchange(app, {}, loop)
-    exchange.send_body([])
+    exchange = begun(app, loop)
     assert next(exchange.messages())["status"] == 200
     pieces = iter(exchange)
     assert next(pieces) == b"first"
@@ -68,8 +73,7 @@ def test_a_body_is_read_at_the_pace_of_the_app_and_not_beyond_its_answer(loop: L
         await send(piece(b"", more=False))
 
     read: list[int] = []
-    exchange = Exchange(app, {}, loop)
-    exchange.send_body(counted(1000, read))
+    exchange = begun(app, loop, counted(1000, read))
     assert next(exchange.messages())["status"] == 422
     assert taken == [b"0 ", b"1 ", b"2 "]
     assert len(read) <= 3 + AHEAD + 2
@@ -84,8 +88,7 @@ def test_a_body_arrives_whole_and_once(loop: Loop) -> None:
         await send(start())
         await send(piece(b"", more=False))
 
-    exchange = Exchange(app, {}, loop)
-    exchange.send_body(counted(100, []))
+    exchange = begun(app, loop, counted(100, []))
     assert [message["type"] for message in exchange.messages()] == ["http.response.start", "http.response.body"]
     assert b"".join(taken) == b"".join(counted(100, []))
 
@@ -94,8 +97,7 @@ def test_an_error_of_the_app_is_raised_in_the_caller(loop: Loop) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise OSError("no room")
 
-    exchange = Exchange(app, {}, loop)
-    exchange.send_body(counted(100, []))
+    exchange = begun(app, loop, counted(100, []))
     with pytest.raises(OSError, match="no room"):
         next(exchange.messages())
 
@@ -124,8 +126,7 @@ def test_a_caller_that_leaves_ends_its_request(loop: Loop) -> None:
         finally:
             left.set()
 
-    exchange = Exchange(app, {}, loop)
-    exchange.send_body([])
+    exchange = begun(app, loop)
     next(exchange.messages())
     exchange.close()
     assert left.wait(10)

@@ -1,6 +1,7 @@
 """From start to end of a server: what it checks before it is ready, how it leaves, what ends it."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -19,19 +20,18 @@ import pytest
 
 from isosim.store.artifacts import SEAL, read_manifest, sealed_by
 from loadtest.client import Load, closed_loop, request
-from tests.processes import Process, RedisServer, Serve, Server, environment, free_port, wait_until
+from tests.faults.load import metric
+from tests.faults.raw import connected, head
+from tests.processes import Process, RedisServer, Serve, Server, command, environment, free_port, wait_until
 from tests.text import sentences
 
 PAIRS = {"pairs": [sentences(2)]}
 REPLACEMENTS = 10
+ANSWERED = 'isosim_request_duration_seconds_count{route="/similarity",status="200"}'
 
 
-def raw_request(body: bytes) -> bytes:
-    return (
-        b"POST /similarity HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-        % len(body)
-        + body
-    )
+BODY = json.dumps(PAIRS).encode()
+REQUEST = head("/similarity", f"content-length: {len(BODY)}") + BODY
 
 
 def test_sigterm_first_leads_callers_elsewhere_and_serves_on(serve: Serve, store: Path) -> None:
@@ -45,7 +45,8 @@ def test_sigterm_first_leads_callers_elsewhere_and_serves_on(serve: Serve, store
     assert served.status_code == 200
     assert served.headers["connection"] == "close"
     assert served.json() == kept.json()
-    assert server.wait() == -signal.SIGTERM
+    assert server.wait() == -signal.SIGTERM  # after the shutdown, as a signal's default would
+    assert "Application shutdown complete" in server.log.read_text()
 
 
 def test_a_second_sigterm_passes_over_the_delay(serve: Serve, store: Path) -> None:
@@ -55,19 +56,24 @@ def test_a_second_sigterm_passes_over_the_delay(serve: Serve, store: Path) -> No
     assert server.stop() == -signal.SIGTERM
 
 
+@contextlib.contextmanager
+def half_sent(server: Server) -> Iterator[socket.socket]:
+    """A connection with a request that is being read; its last ten bytes are missing."""
+    with connected(server) as connection:
+        connection.sendall(REQUEST[:-10])
+        wait_until(lambda: "isosim_requests_in_flight 2.0" in server.client.get("/metrics").text)  # this and itself
+        yield connection
+
+
 def test_what_is_in_flight_is_finished_and_nothing_new_is_taken(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny")
-    port = int(server.url.rpartition(":")[2])
-    data = raw_request(json.dumps(PAIRS).encode())
-    with socket.create_connection(("127.0.0.1", port)) as half_sent:
-        half_sent.sendall(data[:-10])
-        wait_until(lambda: "isosim_requests_in_flight 2.0" in server.client.get("/metrics").text)  # this and itself
+    with half_sent(server) as connection:
         server.popen.terminate()
         wait_until(lambda: "Shutting down" in server.log.read_text())
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port))
-        half_sent.sendall(data[-10:])
-        answer = half_sent.makefile("rb").read().lower()  # to the connection's end
+        with pytest.raises(ConnectionRefusedError), connected(server):
+            pass
+        connection.sendall(REQUEST[-10:])
+        answer = connection.makefile("rb").read().lower()  # to the connection's end
     assert answer.startswith(b"http/1.1 200")
     assert b"connection: close" in answer
     assert b'"similarity"' in answer
@@ -76,10 +82,7 @@ def test_what_is_in_flight_is_finished_and_nothing_new_is_taken(serve: Serve, st
 
 def test_it_ends_in_time_whatever_a_client_does(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny", drain_seconds=1)
-    port = int(server.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as never_sent:
-        never_sent.sendall(raw_request(json.dumps(PAIRS).encode())[:-10])
-        wait_until(lambda: "isosim_requests_in_flight 2.0" in server.client.get("/metrics").text)
+    with half_sent(server):
         assert server.stop() == -signal.SIGTERM
 
 
@@ -145,7 +148,7 @@ def test_rolling_replacement_under_load_fails_no_request(
         for number in range(1, REPLACEMENTS + 1):
             new = serve(port=behind[number % 2], **settings)
             # What the balancer has seen, not what is true: a rollout waits for readiness, and then for `inter`.
-            wait_until(lambda new=new: answered(new) > 100)
+            wait_until(lambda new=new: ANSWERED in new.client.get("/metrics").text and metric(new, ANSWERED) > 100)
             assert old.stop() == -signal.SIGTERM
             assert "Cancel" not in old.log.read_text()
             old = new
@@ -156,13 +159,6 @@ def test_rolling_replacement_under_load_fails_no_request(
     print(f"{len(load.statuses)} requests over {REPLACEMENTS} replacements")
     assert len(load.statuses) > 1000
     assert (load.failures, set(load.statuses)) == (0, {200})
-
-
-def answered(server: Server) -> float:
-    """Requests for scores that it has answered."""
-    name = 'isosim_request_duration_seconds_count{route="/similarity",status="200"} '
-    lines = server.client.get("/metrics").text.splitlines()
-    return next((float(line.removeprefix(name)) for line in lines if line.startswith(name)), 0.0)
 
 
 DYING = """
@@ -210,13 +206,8 @@ def with_probe(store: Path, changed: Callable[[dict[str, Any]], dict[str, Any] |
 
 def test_an_encoder_that_gives_other_vectors_than_at_its_export_is_not_served(store: Path) -> None:
     with_probe(store, lambda probe: probe | {"pooled": np.roll(probe["pooled"], 1).tolist()})
-    refused = subprocess.run(
-        [sys.executable, "-m", "isosim.cli", "serve"],
-        env=environment(model_store=store, encoder="tiny", port=free_port()),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert refused.returncode != 0
-    assert "another vector here than at its export" in refused.stderr
+    refused = command("serve", model_store=store, encoder="tiny", port=free_port())
+    assert (refused.returncode != 0, "another vector here than at its export" in refused.stderr) == (True, True)
 
 
 def test_an_export_without_a_known_vector_is_served_with_a_warning(serve: Serve, store: Path) -> None:

@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.faults.load import metric
-from tests.processes import RedisServer, Serve, Server, command, free_port, wait_until
+from tests.processes import Serve, Server, command, free_port, wait_until
 from tests.text import sentences
 
 METRICS = {
@@ -87,27 +88,6 @@ def test_every_end_of_a_job_is_counted_once_by_each_server(serve: Serve, store: 
     assert metric(third, ends) == 0
 
 
-def test_a_quiet_server_says_that_redis_went_and_came_back(
-    serve: Serve, store: Path, redis_server: RedisServer
-) -> None:
-    url = f"{redis_server.url}?socket_timeout=5"  # a busy machine is no Redis that went
-    server = serve(model_store=store, encoder="tiny", redis_url=url)
-    wait_until(lambda: metric(server, "isosim_redis_up") == 1)
-    redis_server.kill()
-    wait_until(lambda: metric(server, "isosim_redis_up") == 0)
-    redis_server.start()
-    wait_until(lambda: metric(server, "isosim_redis_up") == 1)
-    wait_until(lambda: "Redis answers again" in server.log.read_text())
-    assert server.log.read_text().count("Redis cannot be used (the connection is refused)") == 1
-
-
-def test_no_text_reaches_metrics_or_log(tiny_server: Server) -> None:
-    tiny_server.client.post("/similarity", json={"pairs": [["a secret sentence", "b"]]})
-    tiny_server.client.get("/secret-path")
-    assert "secret" not in tiny_server.client.get("/metrics").text
-    assert "secret" not in tiny_server.log.read_text()
-
-
 def test_the_api_process_never_loads_torch(tiny_server: Server) -> None:
     tiny_server.client.post("/similarity", json={"pairs": [sentences(2)]})
     maps = Path(f"/proc/{tiny_server.popen.pid}/maps").read_text()
@@ -139,41 +119,20 @@ def test_cached_pairs_use_the_event_loops_thread_alone(serve: Serve, minilm_stor
     assert others < own / 10
 
 
-def test_importing_the_app_imports_no_torch() -> None:
-    heavy = ("torch", "transformers", "sklearn", "onnx")
-    code = f"import sys, isosim.server.app; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
-
-
-def test_an_open_address_needs_keys(store: Path) -> None:
-    refused = command("serve", model_store=store, encoder="tiny", host="0.0.0.0")  # noqa: S104
-    assert refused.returncode != 0
-    assert "ISOSIM_API_KEYS_FILE" in refused.stderr
-
-
-def test_a_port_in_use_is_refused_with_another_way(serve: Serve, store: Path, tmp_path: Path) -> None:
-    port = serve(model_store=store, encoder="tiny").client.base_url.port
-    second = command("serve", model_store=store, encoder="tiny", port=port)
-    assert second.returncode == 1
-    assert f"cannot listen on port {port}; choose another one" in second.stderr
-
-
-def test_a_missing_encoder_says_how_to_make_it(tmp_path: Path) -> None:
-    refused = command("serve", model_store=tmp_path, encoder="mine")
-    assert refused.returncode != 0
-    assert "isosim export" in refused.stderr
-
-
-def test_a_setting_out_of_range_is_named(tmp_path: Path) -> None:
-    refused = command("serve", model_store=tmp_path, port=70000)
-    assert refused.returncode == 2
-    assert "ISOSIM_PORT" in refused.stderr
-
-
-def test_sigterm_ends_the_server_in_order(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny")
-    assert server.stop() == -signal.SIGTERM  # after the shutdown, as a signal's default would
-    assert "Application shutdown complete" in server.log.read_text()
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"host": "0.0.0.0"}, "ISOSIM_API_KEYS_FILE"),  # noqa: S104
+        ({"port": "taken"}, "cannot listen on port {port}; choose another one"),
+    ],
+)
+def test_a_start_that_is_refused_says_what_to_do(
+    tiny_server: Server, store: Path, settings: dict[str, Any], said: str
+) -> None:
+    taken = {"port": tiny_server.port} if "port" in settings else {}
+    refused = command("serve", **{"model_store": store, "encoder": "tiny"} | settings | taken)
+    assert refused.returncode == 1
+    assert said.format(port=tiny_server.port) in refused.stderr
 
 
 def test_a_calibration_steps_back_behind_scoring() -> None:

@@ -5,10 +5,10 @@ import json
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import numpy as np
@@ -17,7 +17,7 @@ import pytest
 from isosim.encoders.store import EncoderStore, Endpoint
 from isosim.export.remote import PROBES, register
 from tests.adapters.encoder.remote_server import RemoteServer
-from tests.processes import Process, Serve, Server, command, free_port, serve_with, start, wait_until
+from tests.processes import Process, Serve, Server, free_port, start, wait_until
 from tests.text import sentences
 
 TEXTS = sentences(40)
@@ -84,149 +84,113 @@ def remote_requests(server: Server, result: str = "ok") -> float:
     return float(next(line for line in lines if line.startswith(name)).removeprefix(name))
 
 
-def test_what_needs_the_tokenizer_is_refused_and_says_where_it_is(serve: Serve, far: Path) -> None:
-    server = serve(model_store=far, encoder="far")
-    for path, body in (
-        ("/tokenize", {"inputs": "a text"}),
-        ("/embed", {"inputs": "a text", "truncation_direction": "Left"}),
-    ):
-        answer = server.client.post(path, json=body)
-        assert answer.status_code == 422, path
-        assert "far runs on another server" in answer.text
-    refused = command("bundle", "default", "-o", str(far / "out.onnx"), model_store=far, encoder="far")
-    assert refused.returncode == 1
+class Callers:
+    """Eight callers that score numbered pairs until they are told to stop. A context manager."""
+
+    def __init__(self, server: Server, score: Callable[[list[str]], float], allowed: Callable[[httpx.Response], bool]):
+        self.server, self.score, self.allowed = server, score, allowed
+        self.seen, self.wrong, self.asked, self.answered = Counter[int](), list[Any](), set[int](), set[int]()
+        self._chosen, self._stop, self._pool = pairs(700), threading.Event(), ThreadPoolExecutor(8)
+
+    def pair(self, number: int) -> list[str]:
+        return [f"{number} {text}" for text in self._chosen[number % 700]]
+
+    def _call(self, first: int) -> None:
+        with httpx.Client(base_url=self.server.url, timeout=60) as client:
+            for number in itertools.count(first, 8):
+                if self._stop.is_set():
+                    return
+                self.asked.add(number)
+                answer = client.post("/similarity", json={"pairs": [self.pair(number)]})
+                self.seen[answer.status_code] += 1
+                if answer.status_code == 200:
+                    self.answered.add(number)
+                    if abs(answer.json()["similarity"][0] - self.score(self.pair(number))) > 1e-4:
+                        self.wrong.append((number, answer.text))
+                elif not self.allowed(answer):
+                    self.wrong.append((number, answer.status_code, answer.text))
+
+    def more(self, status: int, count: int) -> None:
+        """Waits for so many more answers with a status."""
+        target = self.seen[status] + count
+        wait_until(lambda: self.seen[status] > target)
+
+    def __enter__(self) -> Self:
+        self._calls = [self._pool.submit(self._call, number) for number in range(8)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for call in self._calls:
+            call.result(60)
+        self._pool.shutdown()
 
 
 def test_a_swap_under_load_lets_no_score_of_the_new_model_out(serve: Serve, far: Path, remote: RemoteServer) -> None:
     remote.wait = 0.01
     server = serve(model_store=far, encoder="far")
-    stop, seen = threading.Event(), Counter[int]()
-    wrong: list[Any] = []
-    chosen = pairs(700)
-    asked_for: set[int] = set()
-    answered: set[int] = set()
-
-    def ask(first: int) -> None:
-        with httpx.Client(base_url=server.url, timeout=30) as client:
-            for number in itertools.count(first, 8):
-                if stop.is_set():
-                    return
-                pair = [f"{number} {text}" for text in chosen[number % 700]]
-                answer = client.post("/similarity", json={"pairs": [pair]})
-                seen[answer.status_code] += 1
-                asked_for.add(number)
-                if answer.status_code == 200:
-                    answered.add(number)
-                    if abs(answer.json()["similarity"][0] - cosine(remote, *pair)) > 1e-4:
-                        wrong.append((number, answer.json()))
-                elif answer.status_code != 503 or "encoder_changed" not in answer.text:
-                    wrong.append((number, answer.status_code, answer.text))
-
-    with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(ask, number) for number in range(8)]
-        wait_until(lambda: seen[200] > 100)
+    with Callers(
+        server, lambda pair: cosine(remote, *pair), lambda no: no.status_code == 503 and "encoder_changed" in no.text
+    ) as callers:
+        callers.more(200, 100)
         remote.seed = 1
-        wait_until(lambda: seen[503] > 100)
+        callers.more(503, 100)
         ready = server.client.get("/readyz")
         assert (ready.status_code, "encoder_changed" in ready.text) == (503, True)
         assert 'isosim_remote_changed{encoder="far"} 1.0' in server.client.get("/metrics").text
         assert remote_requests(server, "changed") > 0
         remote.seed = 0
-        before = seen[200]
-        wait_until(lambda: seen[200] > before + 100)
+        callers.more(200, 100)
         wait_until(lambda: server.client.get("/readyz").status_code == 200)
-        stop.set()
-        for future in futures:
-            future.result(30)
-    assert wrong == []
+    assert callers.wrong == []
     # What is in the cache is of the first model.
-    asked = [[f"{number} {text}" for text in chosen[number % 700]] for number in sorted(asked_for)[:400]]
+    asked = [callers.pair(number) for number in sorted(callers.asked)[:400]]
     remote.requests.clear()
     found = server.client.post("/similarity", json={"pairs": asked}).json()["similarity"]
     assert found == pytest.approx([cosine(remote, *pair) for pair in asked], abs=1e-4)
-    kept = {f"{number} {text}" for number in answered for text in chosen[number % 700]}
+    kept = {text for number in callers.answered for text in callers.pair(number)}
     assert kept
     assert not kept.intersection(remote.texts)
 
 
 def test_a_server_killed_under_load_means_424_and_429_and_it_is_found_again(
-    tiny_store: Path, serve: Serve, tmp_path: Path
+    tiny_store: Path, tiny_server: Server, serve: Serve, tmp_path: Path
 ) -> None:
-    running: list[Any] = []
-    behind = serve_with(tmp_path, running, model_store=tiny_store, encoder="tiny", memory_cache_bytes=0)
-    try:
-        register(tmp_path / "far", "far", f"{behind.url}/v1", "isosim:raw", lambda _: None)
-        asked = [{"pairs": [[f"{number} {a}", f"{number} {b}"]]} for number, (a, b) in enumerate(pairs(400))]
-        expected = [behind.client.post("/similarity", json=body).json()["similarity"][0] for body in asked]
-        server = serve(model_store=tmp_path / "far", encoder="far", memory_cache_bytes=0)
-        seen, stop = Counter[int](), threading.Event()
-        wrong: list[Any] = []
+    def score(pair: list[str]) -> float:
+        found: float = tiny_server.client.post("/similarity", json={"pairs": [pair]}).json()["similarity"][0]
+        return found
 
-        def ask(first: int) -> None:
-            with httpx.Client(base_url=server.url, timeout=60) as client:
-                for number in itertools.count(first, 8):
-                    if stop.is_set():
-                        return
-                    answer = client.post("/similarity", json=asked[number % 400])
-                    seen[answer.status_code] += 1
-                    if answer.status_code == 200:
-                        if abs(answer.json()["similarity"][0] - expected[number % 400]) > 1e-4:
-                            wrong.append((number, answer.text))
-                    elif answer.status_code not in (424, 429):
-                        wrong.append((number, answer.status_code, answer.text))
-
-        with ThreadPoolExecutor(8) as pool:
-            futures = [pool.submit(ask, number) for number in range(8)]
-            wait_until(lambda: seen[200] > 100)
-            behind.kill()
-            wait_until(lambda: seen[424] > 20)
-            assert server.client.get("/readyz").status_code == 200  # what is cached is answered
-            wait_until(lambda: 'isosim_remote_up{encoder="far"} 0.0' in server.client.get("/metrics").text)
-            before = seen[200]
-            serve_with(tmp_path, running, port=behind.port, model_store=tiny_store, encoder="tiny")
-            wait_until(lambda: seen[200] > before + 100)
-            stop.set()
-            for future in futures:
-                future.result(60)
-        assert wrong == []
-        assert 'isosim_remote_up{encoder="far"} 1.0' in server.client.get("/metrics").text
-    finally:
-        for process in running:
-            process.kill()
+    behind = serve(model_store=tiny_store, encoder="tiny", memory_cache_bytes=0)
+    register(tmp_path / "far", "far", f"{behind.url}/v1", "isosim:raw", lambda _: None)
+    server = serve(model_store=tmp_path / "far", encoder="far", memory_cache_bytes=0)
+    with Callers(server, score, lambda no: no.status_code in (424, 429)) as callers:
+        callers.more(200, 100)
+        behind.kill()
+        callers.more(424, 20)
+        assert server.client.get("/readyz").status_code == 200  # what is cached is answered
+        wait_until(lambda: 'isosim_remote_up{encoder="far"} 0.0' in server.client.get("/metrics").text)
+        serve(port=behind.port, model_store=tiny_store, encoder="tiny")
+        callers.more(200, 100)
+    assert callers.wrong == []
+    assert 'isosim_remote_up{encoder="far"} 1.0' in server.client.get("/metrics").text
 
 
-def test_a_bad_answer_reaches_the_caller_as_424_and_no_cache(serve: Serve, far: Path, remote: RemoteServer) -> None:
+def test_a_bad_answer_reaches_the_caller_as_424_and_no_cache_and_what_needs_the_tokenizer_is_refused(
+    serve: Serve, far: Path, remote: RemoteServer
+) -> None:
     server = serve(model_store=far, encoder="far")
     remote.answer = lambda *_: (200, b"<html></html>", {})
     answer = server.client.post("/similarity", json={"pairs": pairs(3)})
     assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
     assert "its answer is no JSON" in answer.json()["error"]
     remote.answer = None
+    remote.requests.clear()
     good = server.client.post("/similarity", json={"pairs": pairs(3)}).json()["similarity"]
     assert good == pytest.approx([cosine(remote, *pair) for pair in pairs(3)], abs=1e-4)
-
-
-def test_texts_of_one_request_go_out_together_and_those_of_many_side_by_side(
-    serve: Serve, far: Path, remote: RemoteServer
-) -> None:
-    """Slow as it is, what is waited for is what concurrency gives: eight requests of up to 31 texts at once."""
-    server = serve(model_store=far, encoder="far", max_wait=60)
-    remote.requests.clear()
-    server.client.post("/similarity", json={"pairs": pairs(1)}).raise_for_status()
-    assert [len(request["input"]) for request in remote.requests] == [3]  # with a probe
-    remote.wait = 1.0
-    remote.requests.clear()
-    texts = [f"{number} {text}" for number in range(25) for text in TEXTS]
-    with ThreadPoolExecutor(10) as pool:
-        answers = list(
-            pool.map(
-                lambda at: httpx.post(f"{server.url}/embed", json={"inputs": texts[at : at + 100]}, timeout=60),
-                range(0, 1000, 100),
-            )
-        )
-    assert {answer.status_code for answer in answers} == {200}
-    assert remote.most_under_way == 8
-    assert len([1 for request in remote.requests if set(request["input"]) - set(PROBES)]) <= 2 * 1000 / 31
+    assert len(remote.requests) == 1  # the texts of a request go out together, with a probe
+    for path, body in (("/tokenize", {"inputs": "a"}), ("/embed", {"inputs": "a", "truncation_direction": "Left"})):
+        answer = server.client.post(path, json=body)
+        assert (answer.status_code, "far runs on another server" in answer.text) == (422, True), path
 
 
 def test_a_calibration_sends_its_texts_to_the_other_server_and_no_more_than_is_allowed(

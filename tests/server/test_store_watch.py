@@ -1,8 +1,9 @@
 """What a server looks for in the store while it serves: one look does not hold up another; how old champions may be."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +41,23 @@ class Champions:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_watch, "POLL_SECONDS", 0.005)
+    for name, seconds in (("POLL_SECONDS", 0.005), ("COUNT_SECONDS", 0.01), ("LIST_SECONDS", 0.001)):
+        monkeypatch.setattr(store_watch, name, seconds)
+
+
+@contextlib.asynccontextmanager
+async def watched(watching: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """A watch that goes on meanwhile, for ten seconds at most."""
+    task = asyncio.create_task(watching)
+    async with asyncio.timeout(10):
+        yield
+    task.cancel()
+
+
+async def holds(condition: Callable[[], object]) -> None:
+    """Waits for what nothing tells of."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
 
 
 def test_new_champions_are_seen_while_the_jobs_cannot_be_read(tmp_path: Path) -> None:
@@ -56,39 +73,33 @@ def test_new_champions_are_seen_while_the_jobs_cannot_be_read(tmp_path: Path) ->
             jobs=jobs, encoders=SimpleNamespace(registry=champions),
             metrics=Metrics(), domains=domains_of(tmp_path), domains_listed=None, champions_current=None,
         )  # fmt: skip
-        watching = asyncio.create_task(watch(service))
-        async with asyncio.timeout(10):
+        async with watched(watch(service)):
             await asyncio.to_thread(asked.wait)
             while not champions.looks.empty():
                 champions.looks.get_nowait()
             for _ in range(3):
                 await champions.looks.get()
-        watching.cancel()
         hangs.set()
 
     asyncio.run(seen())
 
 
-def test_jobs_are_counted_and_each_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_are_counted_and_each_end_once(tmp_path: Path) -> None:
     async def seen() -> None:
-        monkeypatch.setattr(store_watch, "COUNT_SECONDS", 0.01)
         jobs, metrics = jobs_of(tmp_path), Metrics()
         before, after = (post_job(jobs, JobRequest("d", "digest", "tiny")) for _ in range(2))
         jobs.cancel(before.id)  # before this server started
-        watching = asyncio.create_task(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics)))  # type: ignore[arg-type]
 
-        async def becomes(sample: str, value: float) -> None:
-            while metrics.registry.get_sample_value(sample, {"status": "cancelled"}) != value:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        def counted(sample: str) -> float | None:
+            return metrics.registry.get_sample_value(sample, {"status": "cancelled"})
 
-        async with asyncio.timeout(10):
-            await becomes("isosim_jobs", 1)
+        async with watched(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics))):  # type: ignore[arg-type]
+            await holds(lambda: counted("isosim_jobs") == 1)
             jobs.cancel(after.id)
-            await becomes("isosim_jobs", 2)
-            await becomes("isosim_job_ends_total", 1)
+            await holds(lambda: counted("isosim_jobs") == 2)
+            await holds(lambda: counted("isosim_job_ends_total") == 1)
             await asyncio.sleep(0.1)
-            await becomes("isosim_job_ends_total", 1)
-        watching.cancel()
+            assert counted("isosim_job_ends_total") == 1
 
     asyncio.run(seen())
 
@@ -96,49 +107,33 @@ def test_jobs_are_counted_and_each_end_once(tmp_path: Path, monkeypatch: pytest.
 def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed() -> None:
     async def seen() -> None:
         champions = Champions()
-        service: Any = SimpleNamespace(
-            encoders=SimpleNamespace(registry=champions), champions_current=None,
-        )  # fmt: skip
+        service: Any = SimpleNamespace(encoders=SimpleNamespace(registry=champions), champions_current=None)
 
-        def age() -> float:
-            value = champions_age(service)
-            assert value is not None
-            return value
-
-        async def becomes(holds: Callable[[float], bool]) -> None:
-            while not holds(age()):  # noqa: ASYNC110 - a clock is read; nothing tells of its moving on
-                await asyncio.sleep(0.005)
-
-        async def looks(count: int) -> None:
-            for _ in range(count):
-                await champions.looks.get()
+        async def fresh(expected: bool) -> None:
+            await holds(lambda: champions_age(service) < 0.05 if expected else champions_age(service) > 0.3)  # type: ignore[operator]
 
         assert champions_age(service) is None  # nothing serves yet
-        watching = asyncio.create_task(watch_champions(service))
-        async with asyncio.timeout(10):
-            await looks(2)
-            await becomes(lambda seconds: seconds < 0.05)
+        async with watched(watch_champions(service)):
+            for _ in range(2):
+                await champions.looks.get()
+            await fresh(True)
             champions.look = champions.fail
-            await becomes(lambda seconds: seconds > 0.3)
+            await fresh(False)
             champions.look = champions.succeed
-            await becomes(lambda seconds: seconds < 0.05)
+            await fresh(True)
             champions.behind = True
-            await becomes(lambda seconds: seconds > 0.3)
+            await fresh(False)
             champions.behind = False
-            await becomes(lambda seconds: seconds < 0.05)
+            await fresh(True)
             champions.look = asyncio.Event().wait
-            await becomes(lambda seconds: seconds > 0.3)
-        watching.cancel()
+            await fresh(False)
 
     asyncio.run(seen())
 
 
 @pytest.mark.parametrize("error", [OSError("the volume is away"), CorruptArtifact("a damaged file")])
-def test_the_domains_are_those_of_the_last_listing_that_succeeded(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_domains_are_those_of_the_last_listing_that_succeeded(error: Exception) -> None:
     async def seen() -> None:
-        monkeypatch.setattr(store_watch, "LIST_SECONDS", 0.001)
         failed = threading.Semaphore(0)
 
         def away() -> dict[str, int]:
@@ -147,20 +142,13 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(
 
         champions = SimpleNamespace(read=lambda: {"default": 1, "news": 2})
         service: Any = SimpleNamespace(domains_listed=None, champions=champions)
-
-        async def becomes(value: int) -> None:
-            while service.domains_listed != value:  # noqa: ASYNC110 - nothing tells of a listing
-                await asyncio.sleep(0.001)
-
-        watching = asyncio.create_task(watch_domains(service))
-        async with asyncio.timeout(10):
-            await becomes(2)
+        async with watched(watch_domains(service)):
+            await holds(lambda: service.domains_listed == 2)
             champions.read = away
             for _ in range(3):
                 await asyncio.to_thread(failed.acquire)
             assert service.domains_listed == 2
             champions.read = dict  # an emptied volume
-            await becomes(0)
-        watching.cancel()
+            await holds(lambda: service.domains_listed == 0)
 
     asyncio.run(seen())

@@ -9,9 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.store.blobs import address_of, opened
-from tests.encoders import copy_encoders
-from tests.objects import objects  # noqa: F401 - a fixture
+from isosim.store.blobs import opened
 from tests.processes import Serve, Server, command
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
@@ -48,14 +46,11 @@ def post(server: Server, content: bytes, key: str | None = None, **query: Any) -
     return server.client.post("/domains/import", content=content, params=query, headers=TAR | bearer(key))
 
 
-@pytest.mark.parametrize("place", ["folder", "bucket"])
 def test_a_store_that_is_lost_comes_back_by_one_command_with_the_same_scores_bit_for_bit(
-    place: str, serve: Serve, tiny_store: Path, tmp_path: Path, request: pytest.FixtureRequest
+    serve: Serve, store: Path, tmp_path: Path
 ) -> None:
     """Its domains are destroyed, bytes and all; what is left are the encoders and the archive. One command restores."""
-    root = tmp_path / "store" if place == "folder" else request.getfixturevalue("objects").bucket()
-    copy_encoders(tiny_store, root)
-    given = {"model_store": address_of(root), "encoder": "tiny"}
+    given = {"model_store": store, "encoder": "tiny"}
     server = serve(**given)
     for method in ("soft", "whitening"):
         server.calibrate("news", TEXTS, method=method, promote="always")
@@ -65,7 +60,9 @@ def test_a_store_that_is_lost_comes_back_by_one_command_with_the_same_scores_bit
     done = command("domains", "export", "--all", "-o", archive, **given)
     assert done.returncode == 0, done.stderr
     server.kill()
-    destroy(root)
+    blobs = opened(store)
+    lost = ("domains/", "versions/", "deleted/", "history/", "changes.json", "champions.json")
+    blobs.delete([entry.key for entry in blobs.list("") if entry.key.startswith(lost)])
     unsure = command("domains", "import", archive, "--promote", **given)
     assert (unsure.returncode, "--yes" in unsure.stderr) == (1, True)
     done = command("domains", "import", archive, "--promote", "--yes", **given)
@@ -76,13 +73,6 @@ def test_a_store_that_is_lost_comes_back_by_one_command_with_the_same_scores_bit
     assert (found["champion"], found["previous"]) == (2, 1)
     facts = new.client.get("/domains/news/versions/2").json()
     assert (facts["origin"]["domain"], facts["origin"]["version"]) == ("news", 2)
-
-
-def destroy(root: Path) -> None:
-    """All that a store holds of its domains."""
-    blobs = opened(root)
-    lost = ("domains/", "versions/", "deleted/", "history/", "changes.json", "champions.json")
-    blobs.delete([entry.key for entry in blobs.list("") if entry.key.startswith(lost)])
 
 
 def test_a_version_is_carried_over_under_another_name(server: Server, archive: bytes) -> None:

@@ -1,6 +1,5 @@
 """Text of many scripts through HTTP, with the default encoder: scores, tokens, limits, lines, what is no text."""
 
-import json
 import shutil
 import unicodedata
 from itertools import pairwise
@@ -70,20 +69,6 @@ def test_a_tokens_place_is_counted_in_characters_and_cuts_it_out_of_the_text(ser
     assert (word["start"], word["stop"]) == (4, 7)  # in UTF-16 it is 7, in UTF-8 13
 
 
-@pytest.mark.parametrize("language", ["Chinese", "Korean", "Thai", "emoji"])
-def test_a_text_without_spaces_is_cut_exactly_at_the_limit_and_says_so(server: Server, language: str) -> None:
-    info = server.client.get("/info").json()
-    unit = {"Chinese": "水", "Korean": "가 ", "Thai": "ก ", "emoji": "👍 "}[language]
-    each = len(pieces_of(server, unit * 10)) // 10
-    room = (info["max_input_length"] - 2) // each  # [CLS] and [SEP]
-    whole, cut = unit * room, unit * (room + 1)
-    found = scored(server, [[whole, cut]])
-    assert found["flags"][0]["a"].count("truncated") == 0
-    assert found["flags"][0]["b"].count("truncated") == 1
-    if each * room == info["max_input_length"] - 2:
-        assert found["cosine"] == pytest.approx([1.0], abs=1e-5)  # what is kept is the same
-
-
 def test_a_limit_counts_characters_whatever_their_bytes(server: Server) -> None:
     for count, status in ((10_000, 200), (10_001, 422)):
         for letter in ("水", "👍"):
@@ -107,11 +92,3 @@ def test_forms_that_the_default_encoder_does_not_tell_apart_score_alike_and_are_
     assert one != other
     assert scored(server, [[one, other]])["cosine"] == pytest.approx([1.0], abs=1e-6)
     assert (spent(f"{one} twice") > 0, spent(f"{other} twice") > 0, spent(f"{one} twice")) == (True, True, 0)
-
-
-def test_escaped_and_plain_json_are_one_text(server: Server) -> None:
-    pairs = [[LANGUAGES["emoji"], LANGUAGES["Korean"]]]
-    headers = {"content-type": "application/json"}
-    bodies = [json.dumps({"pairs": pairs}, ensure_ascii=escaped).encode() for escaped in (True, False)]
-    one, other = (server.client.post("/similarity", content=body, headers=headers).content for body in bodies)
-    assert one == other

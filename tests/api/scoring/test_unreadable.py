@@ -137,17 +137,7 @@ def test_they_enter_neither_a_reference_nor_a_probability_and_the_report_counts_
         assert one == other
 
 
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        ([*TEXTS[:199], *("ᚠ" + "ᛇ" * n for n in range(1, 151))], r"199 distinct sentences.*150 others are unreadable"),
-        ([*TEXTS[:299], *(f"ᚠ{'ᛇ' * n}." for n in range(1, 301))], "300 of 599 distinct sentences are unreadable"),
-        ([f"the boat {'ᛇ' * n} boat." for n in range(1, 301)], "300 distinct sentences have only 1 distinct vectors"),
-    ],
-    ids=["too few others", "unreadable", "readable, but with the same tokens"],
-)
-def test_a_calibration_of_text_that_the_encoder_cannot_read_is_refused(
-    store: Path, texts: list[str], said: str
-) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        calibrate(store, "runes", texts)
+def test_a_calibration_of_text_that_the_encoder_cannot_read_is_refused(store: Path) -> None:
+    runes = [*TEXTS[:199], *("ᚠ" + "ᛇ" * n for n in range(1, 151))]
+    with pytest.raises(InvalidInput, match=r"199 distinct sentences.*150 others are unreadable"):
+        calibrate(store, "runes", runes)
