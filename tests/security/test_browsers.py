@@ -28,42 +28,39 @@ def guarded(response: httpx.Response) -> None:
     assert headers["x-request-id"]
 
 
-def test_every_answer_is_guarded_good_or_bad(tiny_server: Server, document: dict[str, Any]) -> None:
+def test_every_answer_is_guarded_and_no_cache_keeps_it_good_or_bad(
+    tiny_server: Server, document: dict[str, Any]
+) -> None:
     client = tiny_server.client
     for asked in requests(document):
         guarded(client.request(asked.method, asked.path, **asked.arguments()))
     for path in ("/console", "/console/main.js", "/docs", "/console/docs.js", "/openapi.json", "/nowhere"):
         guarded(client.get(path))
+    for path in ("/domains", "/metrics", "/calibrate", "/nowhere", "/console/server.json"):
+        assert client.get(path).headers.get_list("cache-control") == ["no-store"], path
+    for path, body in (("/similarity", BODY), ("/embed", {"inputs": "a"})):
+        assert client.post(path, json=body).headers.get_list("cache-control") == ["no-store"], path
+    assert client.get("/console").headers.get_list("cache-control") == ["no-cache"]  # asked for again, by its tag
     guarded(client.post("/similarity", content=b"x" * 2_000_001, headers={"content-type": "application/json"}))
 
 
-def test_no_cache_keeps_an_answer(tiny_server: Server) -> None:
-    client = tiny_server.client
-    for response in (
-        client.post("/similarity", json=BODY), client.get("/domains"), client.get("/metrics"), client.get("/calibrate"),
-        client.get("/nowhere"), client.post("/embed", json={"inputs": "a"}), client.get("/console/server.json"),
-    ):  # fmt: skip
-        assert response.headers.get_list("cache-control") == ["no-store"], response.request.url
-    assert client.get("/console").headers.get_list("cache-control") == ["no-cache"]  # asked for again, by its tag
+PREFLIGHT = {
+    "origin": ORIGIN, "access-control-request-method": "POST",
+    "access-control-request-headers": "authorization,x-stainless-lang,x-fern-sdk-name",
+}  # fmt: skip
 
 
-def test_other_origins_may_not_read_unless_they_are_named(serve: Serve, store: Path) -> None:
-    closed = serve(model_store=store, encoder="tiny")
-    asked = {
-        "origin": ORIGIN,
-        "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization,x-stainless-lang,x-fern-sdk-name",
-    }
-    assert "access-control-allow-origin" not in closed.client.options("/similarity", headers=asked).headers
-    assert "access-control-allow-origin" not in closed.client.get("/domains", headers={"origin": ORIGIN}).headers
-    closed.stop()
+def test_other_origins_may_not_read_unless_they_are_named(tiny_server: Server, serve: Serve, store: Path) -> None:
     keys = store.parent / "keys"
     keys.write_text(key_line("k", "read"))
-    opened = serve(model_store=store, encoder="tiny", api_keys_file=keys, cors_origins=f'["{ORIGIN}"]').client
-    preflight = opened.options("/similarity", headers=asked)
+    given = {"model_store": store, "encoder": "tiny", "api_keys_file": keys, "cors_origins": f'["{ORIGIN}"]'}
+    closed, opened = tiny_server.client, serve(**given).client
+    assert "access-control-allow-origin" not in closed.options("/similarity", headers=PREFLIGHT).headers
+    assert "access-control-allow-origin" not in closed.get("/domains", headers={"origin": ORIGIN}).headers
+    preflight = opened.options("/similarity", headers=PREFLIGHT)
     assert preflight.status_code == 200
     assert preflight.headers["access-control-allow-origin"] == ORIGIN
-    assert preflight.headers["access-control-allow-headers"] == asked["access-control-request-headers"]
+    assert preflight.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
     assert "access-control-allow-credentials" not in preflight.headers
     answers = [
         opened.post("/similarity", json=BODY, headers=bearer("k") | {"origin": ORIGIN}),
@@ -76,7 +73,7 @@ def test_other_origins_may_not_read_unless_they_are_named(serve: Serve, store: P
         assert "x-request-id" in answer.headers["access-control-expose-headers"]
     for other in ("https://app.example.com.evil.example", "http://app.example.com", "null", "https://evil.example"):
         assert "access-control-allow-origin" not in opened.get("/livez", headers={"origin": other}).headers
-        assert opened.options("/similarity", headers=asked | {"origin": other}).status_code == 400
+        assert opened.options("/similarity", headers=PREFLIGHT | {"origin": other}).status_code == 400
 
 
 @pytest.mark.parametrize("origin", ["*", "https://*.example.com", "app.example.com", "https://a.example/", "null", ""])
@@ -85,25 +82,16 @@ def test_only_exact_origins_can_be_named(origin: str) -> None:
         Settings(cors_origins=(origin,))
 
 
-def test_a_page_of_another_site_cannot_use_a_server_without_keys(tiny_server: Server) -> None:
-    crossing = {"sec-fetch-site": "cross-site", "origin": "https://evil.example"}
-    for path, body in (("/similarity", BODY), ("/calibrate", {"domain": "d", "texts": ["a"]})):
-        response = tiny_server.client.post(path, json=body, headers=crossing)
-        assert (response.status_code, response.json()["error_type"]) == (403, "Forbidden")
-    assert tiny_server.client.get("/domains", headers=crossing).status_code == 200  # which it cannot read
-    assert (
-        tiny_server.client.post("/similarity", json=BODY, headers={"sec-fetch-site": "same-origin"}).status_code == 200
-    )
-
-
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
+        ({"sec-fetch-site": "cross-site", "origin": "https://evil.example"}, 403),
         ({"origin": "https://evil.example"}, 403), ({"origin": "null"}, 403),
         ({"origin": "http://localhost:3000"}, 403), ({"origin": "http://localhost"}, 403),
         ({"origin": "http://localhost:3000", "sec-fetch-site": "same-site"}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"origin": "http://localhost:8000"}, 200), ({"origin": "http://LOCALHOST:8000"}, 200), ({}, 200),
+        ({"sec-fetch-site": "same-origin"}, 200),
         ({"origin": "https://isosim", "host": "isosim"}, 200),
         ({"origin": "https://isosim", "host": "isosim:443"}, 200),
         ({"origin": "http://isosim", "host": "isosim:80"}, 200), ({"origin": "http://[::1]:80", "host": "[::1]"}, 200),
@@ -116,9 +104,11 @@ def test_a_page_is_known_by_its_origin_where_the_browser_does_not_name_its_site(
 ) -> None:
     """Browsers leave Sec-Fetch-Site out where plain http goes to another machine than their own."""
     headers = {"host": "localhost:8000", "content-type": "text/plain"} | sent
-    for method, path, otherwise in (("POST", "/similarity", 415), ("DELETE", "/domains/nope/versions/1", 404)):
+    asked = ("POST", "/similarity", 415), ("POST", "/calibrate", 422), ("DELETE", "/domains/nope/versions/1", 404)
+    for method, path, otherwise in asked:
         response = tiny_server.client.request(method, path, content=b"{", headers=headers)
         assert response.status_code == (403 if status == 403 else otherwise), response.text
+    assert tiny_server.client.get("/domains", headers=headers).status_code == 200  # which the page cannot read
 
 
 def test_a_page_that_is_allowed_can(serve: Serve, store: Path) -> None:
