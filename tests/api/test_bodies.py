@@ -14,14 +14,7 @@ from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from isosim.api.compatible.schemas import EmbeddingsRequest, RerankRequest, ScoreRequest
 from isosim.api.compatible.tensors import INFER
 from isosim.api.scoring.schemas import EmbedRequest, PercentileRequest, SimilarityRequest
-from isosim.api.validation import (
-    MOST_NAMES,
-    MOST_TEXTS,
-    MOST_UNKNOWN,
-    MOST_VALUES,
-    check_parts,
-    parse_json,
-)
+from isosim.api.validation import MOST_NAMES, MOST_TEXTS, MOST_UNKNOWN, MOST_VALUES, check_parts, parse_json
 from isosim.errors import InvalidInput
 from loadtest.bodies import FORMS, json_bodies
 from tests.processes import Server

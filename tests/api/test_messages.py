@@ -28,36 +28,22 @@ EMBED, RERANK, LABELS = TypeAdapter(EmbedRequest), TypeAdapter(RerankRequest), T
         (SIMILARITY, {"pairs": [*PAIR, ["a"]]}, "pairs[1]: List should have at least 2 items after validation, not 1"),
         (SIMILARITY, {"pairs": ["ab"]}, "pairs[0]: Input should be a valid array"),
         (SIMILARITY, {"pairs": [["a", 7], 8]}, "pairs[0][1]: Input should be a valid string"),
-        (
-            SIMILARITY,
-            {"pairs": PAIR, "detail": 1, "domain": 2, "threshold": 3},
-            "domain: Input should be a valid string; detail: Input should be a valid boolean; "
-            "threshold: Input should be a valid string",
-        ),
-        (
-            SIMILARITY,
-            {"inputs": {**TEI, "sentences": ["b", 3]}},
-            "inputs.sentences[1]: Input should be a valid string",
-        ),
-        (
-            SIMILARITY,
-            {"inputs": TEI, "parameters": {"truncation_direction": "up"}},
-            "parameters.truncation_direction: Input should be 'Right' or 'Left'",
-        ),
+        (SIMILARITY, {"pairs": PAIR, "detail": 1, "domain": 2, "threshold": 3}, "domain: Input should be a valid "
+         "string; detail: Input should be a valid boolean; threshold: Input should be a valid string"),
+        (SIMILARITY, {"inputs": TEI | {"sentences": ["b", 3]}}, "inputs.sentences[1]: Input should be a valid string"),
+        (SIMILARITY, {"inputs": TEI, "parameters": {"truncation_direction": "up"}},
+         "parameters.truncation_direction: Input should be 'Right' or 'Left'"),
         (EMBED, {"inputs": 3}, "inputs: Input should be a valid string, or a valid array"),
         (EMBED, {"inputs": ["a", 3]}, "inputs[1]: Input should be a valid string"),
         (EMBED, {"inputs": "a", "dimensions": 1.5}, "dimensions: Input should be a valid integer"),
         (RERANK, {"query": "a", "documents": ["a", {}]}, "documents[1].text: Field required"),
         (LABELS, {"labels": [["a", "b", 1], ["a", "b"]]}, "labels[1][2]: Field required"),
         (LABELS, {"labels": [{"a": "x", "b": "y"}]}, "labels[0].label: Field required"),
-        (
-            LABELS,
-            {"labels": [{"a": "x", "b": "y", "label": 1, "k" * 200: 1}]},
-            f"labels[0].{'k' * 80}: Extra inputs are not permitted",
-        ),
+        (LABELS, {"labels": [{"a": "x", "b": "y", "label": 1, "k" * 200: 1}]},
+         f"labels[0].{'k' * 80}: Extra inputs are not permitted"),
         (LABELS, {"labels": [["a", "b", 1, 0]]}, "labels[0][3]: Input should be greater than 0"),
     ],
-)
+)  # fmt: skip
 def test_a_fault_has_its_place_as_a_person_writes_it(adapter: TypeAdapter[Any], body: Any, message: str) -> None:
     content = body.encode() if isinstance(body, str) else httpx.Request("POST", "http://x", json=body).content
     with pytest.raises(InvalidInput) as refused:

@@ -1,31 +1,26 @@
-"""Calibration jobs over HTTP, run by the server's own worker and by another one."""
+"""Calibration jobs over HTTP, run by the server's own worker."""
 
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event, Semaphore
 from typing import Any
 
-import httpx
 import orjson
 import pytest
 
-from tests.faults.jobs import held_job, post
-from tests.processes import PAIRS, Process, RedisServer, Serve, Server, score, wait_until
+from tests.faults.jobs import post, running_job
+from tests.processes import PAIRS, Serve, Server, score, wait_until
 from tests.text import sentences
 
 
-@pytest.fixture
-def calibrating(serve: Serve, store: Path, redis_server: RedisServer, worker: Callable[..., Process]) -> Server:
-    """A server whose jobs another process runs; the one of `posting` runs its own."""
-    worker(model_store=store, redis_url=redis_server.url)
-    return serve(model_store=store, encoder="tiny", redis_url=redis_server.url, local_worker=False)
+@pytest.fixture(scope="module")
+def posting(module_serve: Serve, module_store: Path) -> Server:
+    """One server with a store of its own for the tests, which use domains of their own."""
+    return module_serve(model_store=module_store, encoder="tiny")
 
 
-def test_text_becomes_a_version_that_answers(calibrating: Server, store: Path) -> None:
+def test_text_becomes_a_version_that_answers(posting: Server, module_store: Path) -> None:
+    store = module_store
     texts = sentences(600)
-    job = calibrating.calibrate("letters", [*texts, *texts[:50]], seed=3)
+    job = posting.calibrate("told", [*texts, *texts[:50]], seed=3)
     assert (job["status"], job["version"], job["promoted"], job["progress"]) == ("succeeded", 1, True, 1.0), job
     report = job["report"]
     assert (report["posted"], report["sentences"], report["seed"]) == (650, 600, 3)
@@ -35,77 +30,25 @@ def test_text_becomes_a_version_that_answers(calibrating: Server, store: Path) -
     }  # fmt: skip
     for when in ("before", "after"):
         assert report[when].keys() == {"mean_random_cosine", "effective_rank", "singular_spectrum"}
-    answer = wait_until(lambda: score(calibrating, "letters").json())
+    answer = wait_until(lambda: score(posting, "told").json())
     assert answer["version"] == 1
     assert answer["notices"] == []
     assert all(0 <= p <= 1 for p in answer["percentile"])
     assert not [*store.glob("input/*"), *store.glob("open/*")]
-    files = [path for path in (*store.glob("domains/*"), *store.glob("versions/letters/*/*")) if path.is_file()]
+    files = [path for path in (*store.glob("domains/*"), *store.glob("versions/told/*/*")) if path.is_file()]
     assert len(files) > 2
     assert all(text not in path.read_text("latin-1") for path in files for text in texts[:20])
 
 
-def test_a_cancelled_job_leaves_nothing(calibrating: Server, store: Path) -> None:
-    texts = [f"{text} {n}" for n in range(40) for text in sentences(500)]
-    job = calibrating.client.post("/calibrate", json={"domain": "gone", "texts": texts, "method": "flow"}).json()["job"]
-    wait_until(lambda: calibrating.client.get(f"/calibrate/{job}").json()["status"] == "running")
-    answer = calibrating.client.delete(f"/calibrate/{job}")
+def test_a_cancelled_job_leaves_nothing(posting: Server, module_store: Path) -> None:
+    job = running_job(posting, "gone")
+    answer = posting.client.delete(f"/calibrate/{job}")
     assert answer.json()["status"] == "cancelled", answer.text
-    assert calibrating.client.delete(f"/calibrate/{job}").status_code == 409
-    assert calibrating.client.get("/domains/gone").status_code == 404
-    assert not [*store.glob("input/*"), *store.glob("open/*")]
-    assert calibrating.calibrate("after", sentences(300))["status"] == "succeeded"
-    assert calibrating.client.get(f"/calibrate/{job}").json()["status"] == "cancelled"
-
-
-@pytest.mark.calibration
-def test_a_version_that_a_waiting_job_rests_on_is_kept(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", keep_versions=1)
-    assert server.calibrate("news", sentences(300), method="sn")["promoted"]
-    held = held_job(server, server, "held")  # so that all others wait
-    ahead = [post(server, "news", sentences(300 + n), promote="always") for n in range(2)]
-    labels = [[text, text.upper(), 1] for text in sentences(40)] + [[*sentences(n + 2)[n:], 0] for n in range(40)]
-    body = {"labels": labels, "version": 1, "promote": "never"}
-    labelled = server.client.post("/domains/news/labels", json=body).raise_for_status().json()["job"]
-    held.let_go()
-    assert [server.wait_for(job)["version"] for job in ahead] == [2, 3]
-    done = server.wait_for(labelled)
-    assert (done["status"], done["version"]) == ("succeeded", 4), done["error"]
-
-    def left() -> list[int]:
-        return [one["version"] for one in server.client.get("/domains/news").json()["versions"]]
-
-    wait_until(lambda: left() == [2, 3, 4])  # no job rests on the first any more; a worker tidies after the job's end
-
-
-def test_uploads_at_the_same_time_do_not_take_more_room_than_there_is(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", max_queued_jobs=3)
-    held = held_job(server, server, "held")  # so that all others wait
-    text, go_on, begun = "\n".join(sentences(300)).encode(), Event(), Semaphore(0)
-
-    def halting() -> Iterator[bytes]:
-        yield text
-        begun.release()
-        assert go_on.wait(60)
-
-    def upload(number: int) -> int:
-        url = f"{server.url}/calibrate?domain=d{number}&method=sn"
-        return httpx.post(url, content=halting(), headers={"content-type": "text/plain"}, timeout=60).status_code
-
-    with ThreadPoolExecutor(5) as pool:
-        uploads = [pool.submit(upload, number) for number in range(5)]
-        assert all(begun.acquire(timeout=30) for _ in uploads)
-        time.sleep(1)  # there is room for each
-        go_on.set()
-        assert sorted(future.result() for future in uploads) == [202, 202, 429, 429, 429]
-    assert len(list(store.glob("input/*"))) == 3
-    held.let_go()
-
-
-@pytest.fixture(scope="module")
-def posting(module_serve: Serve, module_store: Path) -> Server:
-    """One server with a store of its own for the tests below, which use domains of their own."""
-    return module_serve(model_store=module_store, encoder="tiny")
+    assert posting.client.delete(f"/calibrate/{job}").status_code == 409
+    assert posting.client.get("/domains/gone").status_code == 404
+    assert not [*module_store.glob("input/*"), *module_store.glob("open/*")]
+    assert posting.calibrate("after", sentences(300))["status"] == "succeeded"
+    assert posting.client.get(f"/calibrate/{job}").json()["status"] == "cancelled"
 
 
 @pytest.mark.calibration
@@ -159,19 +102,8 @@ def test_an_idempotency_key_makes_one_job(posting: Server) -> None:
     assert posting.client.post("/calibrate", json=body).json()["job"] != first
 
 
-@pytest.mark.calibration
-def test_the_same_seed_gives_the_same_version(posting: Server) -> None:
-    files = []
-    for _ in range(2):
-        job = posting.calibrate("same", sentences(600), method="flow", promote="never", seed=5)
-        assert job["notices"]  # few sentences for a flow
-        version = posting.client.get(f"/domains/same/versions/{job['version']}").json()
-        files.append(version["files"]["weights.safetensors"])
-    assert files[0] == files[1]
-
-
 def test_events_tell_the_job_until_its_end(posting: Server) -> None:
-    job = posting.client.post("/calibrate", json={"domain": "told", "texts": sentences(300)}).json()["job"]
+    job = posting.client.post("/calibrate", json={"domain": "followed", "texts": sentences(300)}).json()["job"]
     with posting.client.stream("GET", f"/calibrate/{job}/events") as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         states = [orjson.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: ")]
@@ -193,15 +125,6 @@ def test_jobs_are_listed_newest_first_without_their_reports(posting: Server) -> 
     assert posting.client.get("/domains/careful").json()["champion"] is None
     assert posting.client.put("/domains/careful/champion", json={"version": 1}).json()["champion"] == 1
     assert score(posting, "careful").json()["version"] == 1
-
-
-@pytest.mark.calibration
-def test_deleted_versions_are_gone_and_their_numbers_stay_taken(posting: Server) -> None:
-    posting.calibrate("short", sentences(300))
-    posting.calibrate("short", sentences(300), promote="never")
-    assert posting.client.delete("/domains/short/versions/2").status_code == 204
-    assert posting.client.get("/domains/short/versions/2").status_code == 404
-    assert posting.calibrate("short", sentences(300), promote="never")["version"] == 3
 
 
 TABLE = [f"{number},2026-01-{1 + number % 28:02d},{text},open" for number, text in enumerate(sentences(300))]

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from isosim.settings import Settings
 from tests.commands.conftest import calibrate
 from tests.encoders import export, save_bert
 from tests.processes import RedisServer, Serve, Server, command, wait_until
-from tests.stores import domains_of
 from tests.text import sentences
 
 TEXTS = sentences(900)
@@ -44,7 +43,7 @@ def other_checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFac
 
 @dataclass
 class Site:
-    """A store whose domain `tickets` is calibrated for both encoders, a Redis, and servers on them."""
+    """A store whose domain `tickets` is calibrated for both encoders and `single` for the old one; its servers."""
 
     store: Path
     start: Starts
@@ -63,6 +62,7 @@ def site(
     export(module_store, "other", str(other_checkpoint), max_length=32, prompt="say: ")
     encoders = [EncoderStore.at(module_store).find(name) for name in ("tiny", "other")]
     assert [calibrate(module_store, encoder, "tickets", "identity") for encoder in encoders] == [1, 2]
+    calibrate(module_store, encoders[0], "single", "identity")
     redis = RedisServer(tmp_path_factory.mktemp("redis"))
     redis.start()
 
@@ -206,6 +206,9 @@ def test_what_cannot_move_is_refused_with_the_remedy(site: Site) -> None:
     client = site.both.client
     refused(client.post("/domains/default/migration", json={}), "no reference", "calibrate")
     refused(client.post("/domains/nowhere/migration", json={}), "no champion", "encoder: next")
+    state = client.get("/domains/single/migration").json()
+    assert (state["old"]["version"], state["new"]["version"], state["thresholds"]) == (1, None, None)
+    refused(client.post("/domains/single/migration", json={}), "no champion")
     old = site.old_alone
     for answer in (old.client.post(MOVE, json={}), old.client.get(MOVE)):
         refused(answer, "ISOSIM_NEXT_ENCODER")
@@ -245,20 +248,6 @@ def test_of_two_operators_at_once_one_is_refused(site: Site) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert sorted(pool.map(begin_here, (site.both, site.replica))) == [201, 409]
-
-
-def test_a_domain_does_not_move_to_an_encoder_without_a_champion(site: Site) -> None:
-    domains = domains_of(site.store)
-    good = domains.read("tickets").aliases
-    old_alone = {site.old: good[site.old]}
-    domains.change("tickets", lambda tickets: replace(tickets, aliases=old_alone))  # no command does it
-    try:
-        server = site.start(encoder="tiny", next_encoder="other")
-        state = server.client.get(MOVE).json()
-        assert (state["new"]["version"], state["thresholds"]) == (None, None)
-        refused(server.client.post(MOVE, json={}), "no champion")
-    finally:
-        domains.change("tickets", lambda tickets: replace(tickets, aliases=good))
 
 
 def test_champions_of_both_encoders_are_promoted_by_number(site: Site) -> None:
