@@ -225,6 +225,7 @@ def test_every_server_follows_within_two_seconds(servers: list[Server], server: 
         ("PUT", "nowhere/thresholds/a", {"fmr": 0.1}, 404, "no domain 'nowhere'"),
         ("PUT", "default/thresholds/a", {"fmr": 0.1}, 404, "'default' has no version"),
         ("GET", "nowhere/thresholds", None, 404, "no domain 'nowhere'"),
+        ("GET", "news/versions/9", None, 404, "it has"),
         ("DELETE", "news/thresholds/duplicats", None, 404, "did you mean 'duplicates'?"),
     ],
 )  # fmt: skip

@@ -33,9 +33,8 @@ def labels() -> list[LabelledPair]:
 def calibrate(store: Path, domain: str, texts: list[str], labelled: Sequence[LabelledPair] = ()) -> None:
     artifact, domains = EncoderStore.at(store).find("tiny"), domains_of(store)
     asked = JobRequest(domain, artifact.digest, artifact.id, "identity", "always", sentences=len(texts))
-    calibrate_job(asked, CalibrationInput(texts, labelled), artifact, domains, lambda *_: None, threads=1).publish(
-        domains
-    )
+    given = CalibrationInput(texts, labelled)
+    calibrate_job(asked, given, artifact, domains, lambda *_: None, threads=1).publish(domains)
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +52,9 @@ def post(server: Server, path: str, **body: Any) -> httpx.Response:
 
 
 def test_their_pairs_have_percentile_and_probability_0_and_the_flag_on_each_side(server: Server) -> None:
+    plain = post(server, "/similarity", pairs=PAIRS[:1]).json()  # of a domain without a reference
+    assert plain["flags"] == [{"a": ["unreadable"], "b": ["unreadable"]}]
+    assert (plain["percentile"], plain["probability"]) == (None, None)
     for _ in range(2):  # computed, and out of the cache
         answer = post(server, "/similarity", pairs=[*PAIRS, TEXTS[:2]], domain="clean").json()
         assert answer["similarity"][:4] == pytest.approx([1, 1, 1, 1], abs=1e-6)
@@ -78,12 +80,6 @@ def test_different_texts_with_equal_unknown_tokens_are_flagged_wherever_pairs_ar
     ):
         assert post(server, path, **body).headers["x-isosim-flags"] == "unreadable"
     assert "x-isosim-flags" not in post(server, "/score", model="isosim/clean", text_1=a, text_2=TEXTS[0]).headers
-
-
-def test_a_domain_without_a_reference_flags_them_too(server: Server) -> None:
-    answer = post(server, "/similarity", pairs=PAIRS[:1]).json()
-    assert answer["flags"] == [{"a": ["unreadable"], "b": ["unreadable"]}]
-    assert (answer["percentile"], answer["probability"]) == (None, None)
 
 
 def test_they_are_ranked_last_with_0_whatever_the_scores_are(server: Server) -> None:
