@@ -128,6 +128,7 @@ def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(s
     assert state["thresholds"] == {one["name"]: one["target"] for one in listed["thresholds"]}
     assert state["revision"] == revision
     assert server.client.get("/domains/default/thresholds").json()["thresholds"] == []
+    assert server.client.get("/domains/default").json()["champion"] == 0  # the encoder's own
 
 
 def test_a_precision_asked_for_too_early_names_the_job_that_brings_the_labels(server: Server, store: Path) -> None:
