@@ -207,7 +207,9 @@ def element(text: bytes) -> bytes:
 class TestInferenceProtocol:
     def test_json_in_json_out(self, tiny_server: Server) -> None:
         tensor = TENSOR | {"shape": [2, 1], "data": [["the gate"], ["a garden"]]}
-        (output,) = post(tiny_server, INFER, inputs=[tensor])["outputs"]
+        answer = post(tiny_server, INFER, inputs=[tensor], id="mine")
+        assert answer["id"] == "mine"
+        (output,) = answer["outputs"]
         assert (output["name"], output["datatype"], output["shape"]) == ("embedding", "FP32", [2, 32])
         expected = np.float32(post(tiny_server, "/embed", inputs=["the gate", "a garden"]))
         np.testing.assert_array_equal(np.float32(output["data"]).reshape(2, 32), expected)

@@ -249,6 +249,9 @@ def test_a_late_change_is_refused_and_a_repeated_one_answered_as_the_first(serve
     late = f"is at revision {seen + 1}, not {seen}; read the domain again, then retry"
     refused(server.client.put(f"{NEWS}/duplicates", json={"fmr": 0.2, "revision": seen}), 409, late)
     refused(server.client.delete(f"{NEWS}/duplicates?revision={seen}"), 409, late)
+    refused(server.client.put("/domains/news/champion", json={"version": 1, "revision": seen}), 409, late)
+    repeated = server.client.put("/domains/news/champion", json={"version": 2, "revision": seen})
+    assert (repeated.status_code, repeated.json()["revision"]) == (200, seen + 1)
     for _ in range(2):
         assert server.client.delete(f"{NEWS}/duplicates?revision={seen + 1}").status_code == 204
     refused(server.client.delete(f"{NEWS}/duplicates"), 404, "no saved threshold")
