@@ -227,6 +227,7 @@ def test_every_server_follows_within_two_seconds(servers: list[Server], server: 
         ("PUT", "default/thresholds/a", {"fmr": 0.1}, 404, "'default' has no version"),
         ("GET", "nowhere/thresholds", None, 404, "no domain 'nowhere'"),
         ("GET", "news/versions/9", None, 404, "it has"),
+        ("GET", "news/threshold?fmr=0.1&unit=l2", None, 422, "raw if it holds vectors of isosim/news:raw"),
         ("DELETE", "news/thresholds/duplicats", None, 404, "did you mean 'duplicates'?"),
     ],
 )  # fmt: skip
