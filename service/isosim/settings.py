@@ -86,8 +86,8 @@ class Settings(BaseSettings):
 
     # Engine
     engine: Engine | None = (
-        # what computes vectors; unset: OpenVINO at bf16, else CUDA if it loads, else ONNX Runtime on the CPU; with cuda,
-        # the server does not start without a GPU
+        # what computes vectors; unset: OpenVINO at bf16, else CUDA if it loads, else ONNX Runtime on the CPU; cuda: no
+        # start without a GPU
         None
     )
     runs: NonNegativeInt = (
