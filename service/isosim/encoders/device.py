@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isosim.encoders.batching import QUEUED_TEXTS, BatchingPlan
 from isosim.encoders.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
-from isosim.encoders.spec import Engine
+from isosim.encoders.spec import BUCKET, Engine
 
 MOST_RUNS = 8  # maximum number of parallel runs; if there are more cores, each run uses several of them
 CPU_TOKENS = 128  # padded tokens per batch; larger batches take longer without higher throughput (measured on 2 cores)
@@ -135,7 +135,7 @@ def plan_execution(
         runs=runs,
         ahead=1 if gpu else 0,
         exclusive=exclusive,
-        same_length=4 if engine == "openvino" else 0,
+        same_length=BUCKET if engine == "openvino" else 0,
         max_batch_tokens=max_batch_tokens or (GPU_TOKENS if gpu else CPU_TOKENS),
         max_batch_texts=256 if gpu else 64,
         max_queued_texts=max_queued_texts,

@@ -8,7 +8,8 @@ single bit.
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from isosim.arrays import Vectors
 from isosim.encoders.onnx_engine import Feeds, finite, padded
+from isosim.encoders.spec import BUCKET
 from isosim.errors import BackendFailure, Unavailable
 
 # Importing OpenVINO's telemetry would look up an analytics host and write into the home folder. With this entry, the
@@ -31,9 +33,6 @@ try:
 except ImportError as error:
     raise Unavailable(f"OpenVINO is not installed ({error}): pip install 'isosim[openvino]'") from error
 
-# Padded lengths are multiples of this number. Each shape of input takes memory: after 3,000 batches of 3 to 128 tokens,
-# a process had grown by 69 MB with multiples of 4, and by 251 MB with every length (bf16, two streams).
-BUCKET = 4
 # OpenVINO can deadlock if the first two inferences of a process run at the same time.
 FIRST = threading.Lock()
 # A processor without bfloat16 emulates it: a product then took 33 times as long as in float32. With it, a product takes
@@ -68,7 +67,7 @@ class OpenVinoEncoder:
         runs: int = 1,
         threads_alone: int = 0,
     ) -> None:
-        core, self.pad_token_id, self._local = ov.Core(), pad_token_id, threading.local()
+        core, self.pad_token_id = ov.Core(), pad_token_id
         with FIRST:
             kind = ov.Type.bf16 if bf16 else ov.Type.f32
             if bf16:
@@ -77,10 +76,11 @@ class OpenVinoEncoder:
             self.inputs = {value.any_name for value in model.inputs}
             self.dim: int = model.output("pooled").partial_shape[1].get_length()
             self.known_tokens = known_tokens(model)
-            self._shared = compiled(core, model, kind, runs, threads)
-            self._wide = compiled(core, model, kind, 1, threads_alone) if threads_alone else self._shared
-            if bf16 and self._shared.get_property(hint.inference_precision) != ov.Type.bf16:
+            shared = compiled(core, model, kind, runs, threads)
+            if bf16 and shared.get_property(hint.inference_precision) != ov.Type.bf16:
                 raise Unavailable(f"OpenVINO does not compute in bfloat16 on this processor; {REMEDY}")
+            self._shared = Requests(shared)
+            self._wide = Requests(compiled(core, model, kind, 1, threads_alone)) if threads_alone else self._shared
             for exclusive in (False, True):
                 self.run(self.prepare([[pad_token_id] * BUCKET]), exclusive=exclusive)
 
@@ -117,17 +117,31 @@ class OpenVinoEncoder:
         if not ids.size or not 0 <= ids.min() <= ids.max() < self.known_tokens:
             raise BackendFailure(f"{where}: it has no token, or one that the encoder does not know")
         try:
-            pooled = self._request(exclusive=exclusive).infer(prepared, share_inputs=True)["pooled"]
+            with (self._wide if exclusive else self._shared).one() as request:
+                pooled = request.infer(prepared, share_inputs=True)["pooled"]
         except RuntimeError as error:
             raise BackendFailure(f"{where}: {error}") from error
         return finite(pooled)
 
-    def _request(self, *, exclusive: bool) -> Any:
-        """The calling thread's own request: a request runs one batch at a time."""
-        name = "wide" if exclusive else "shared"
-        if not hasattr(self._local, name):
-            setattr(self._local, name, (self._wide if exclusive else self._shared).create_infer_request())
-        return getattr(self._local, name)
+
+class Requests:
+    """The requests of a compiled model. A request runs one batch at a time, and keeps its memory for the next one."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.idle: list[Any] = []
+
+    @contextmanager
+    def one(self) -> Iterator[Any]:
+        """A request that no other thread uses."""
+        try:
+            request = self.idle.pop()  # atomic
+        except IndexError:
+            request = self.model.create_infer_request()
+        try:
+            yield request
+        finally:
+            self.idle.append(request)
 
 
 def compiled(core: Any, model: Any, kind: Any, runs: int, threads: int) -> Any:

@@ -8,6 +8,10 @@ from functools import cached_property
 from typing import Literal
 
 Engine = Literal["onnxruntime", "cuda", "openvino"]  # what computes vectors; "cuda" is ONNX Runtime on a GPU
+# On OpenVINO, padded lengths are multiples of this number, and it decides the last bits of vectors. Each shape of input
+# takes memory: after 3,000 batches of 3 to 128 tokens, a process had grown by 69 MB with multiples of 4, and by 251 MB
+# with every length (bf16, two streams).
+BUCKET = 4
 GRAPH_FORMAT = 1  # increase it if newly exported graphs compute other vectors from the same weights
 
 
