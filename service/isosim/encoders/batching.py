@@ -305,6 +305,7 @@ class MicroBatcher:
             waiting, gone = self._divide(self.waiting)
             exclusive = self.plan.exclusive and not self.cpu_contended
             exclusive = exclusive and self.idle_threads == self.plan.runs and len(waiting) <= self.plan.runs
+            exclusive = exclusive and self._in_one_batch(waiting)
             self._exclusive = exclusive
             budget = self.plan.max_batch_tokens if exclusive else self._budget(waiting)
             fill = 0.0 if self.plan.remote else MIN_FILL
@@ -317,6 +318,12 @@ class MicroBatcher:
                 self._ready.notify()  # wakes another thread, because texts are left
         self._deliver(gone)
         return batch, exclusive
+
+    def _in_one_batch(self, waiting: Sequence[PendingText]) -> bool:
+        """Whether texts may share a batch. If not, runs of one thread side by side finish sooner than runs of all
+        threads one after the other."""
+        same = self.plan.same_length
+        return not same or len({-(-pending.length // same) for pending in waiting}) <= 1
 
     def _budget(self, waiting: Sequence[PendingText]) -> int:
         """Maximum number of tokens in the next batch, padding included; at most `max_batch_tokens`.

@@ -385,6 +385,17 @@ async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_wai
     assert sorted(encoder.batches[0]) == ["one", "two"]
 
 
+@pytest.mark.parametrize(
+    ("pair", "alone"), [(("four", "five"), True), (("one", "four"), True), (("four", "sixsix"), False)]
+)
+async def test_texts_that_cannot_share_a_batch_run_side_by_side(pair: tuple[str, str], *, alone: bool) -> None:
+    encoder = ObservedEncoder()
+    with embedder(encoder, runs=2, exclusive=True, same_length=4, max_batch_texts=8) as made:
+        await vectors(made, *pair)
+    assert encoder.exclusive == ([True] if alone else [False, False])
+    assert sorted(map(len, encoder.batches)) == ([2] if alone else [1, 1])
+
+
 async def test_beside_a_calibration_no_run_waits_for_all_cores() -> None:
     encoder = ObservedEncoder()
     with embedder(encoder, runs=2, exclusive=True) as made:
