@@ -56,7 +56,7 @@ def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: LocalEncoder)
         raise CorruptArtifact(
             f"encoder {artifact.id} gives another vector here than at its export: the norm of the difference is "
             f"{worst:.1e} of the exported vector's norm, and at most {limit:.0e} is accepted; export it again on this "
-            "machine, or try other execution providers"
+            "machine, or try another engine"
         )
     return worst
 
