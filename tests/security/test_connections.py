@@ -326,13 +326,13 @@ UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-setting
         # A body that becomes invalid, and one that ends after its answer.
         (CHUNKED + b"3\r\nabc\r\n", b"no size\r\n", 400),
         (HEAD.replace(b"/similarity", b"/nope") + b"content-length: 10\r\n\r\n12345", b"67890", 404),
-        # What follows a wish for another protocol is a body that is no JSON, or is not read; it is no request.
+        # After an Upgrade header comes a body: it is not valid JSON, or is not read, and is not a second request.
         (HEAD + UPGRADE + b"content-length: %d\r\n\r\n" % len(GET), GET, 422),
         (b"CONNECT /livez HTTP/1.1\r\nhost: x\r\n\r\n", GET, 400),
     ],
     ids=count(),
 )
-def test_a_request_that_is_none_gets_one_answer_and_ends_its_connection(
+def test_an_invalid_request_gets_one_answer_and_ends_its_connection(
     strict: Server, sent: bytes, then: bytes, expected: int
 ) -> None:
     with connected(strict) as connection:

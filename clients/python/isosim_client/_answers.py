@@ -190,7 +190,7 @@ class Histogram:
     edges: tuple[float, ...]
     compared: tuple[int, ...]
     matches: tuple[int, ...] = ()  # judged pairs that are matches
-    others: tuple[int, ...] = ()  # judged pairs that are none
+    others: tuple[int, ...] = ()  # judged pairs of different meaning
 
 
 @dataclass(frozen=True, kw_only=True)

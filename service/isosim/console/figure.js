@@ -41,7 +41,7 @@ function complete(config, palette) {
 
 /**
  * title, lead: what it is and how to read it. draw(palette): Chart.js configuration. summary: what it shows, in a sentence.
- * numbers: a table for whoever does not see the picture. over: an element that lies over it. Returns { element, redraw(changes) }.
+ * numbers: a table for those who cannot see the picture. over: an element in front of it. Returns { element, redraw(changes) }.
  */
 export function figure(given, signal) {
   let { draw, summary, numbers } = given;

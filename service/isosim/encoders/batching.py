@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from isosim.arrays import Vectors
-from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize, Tokens, judge_together
+from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize, Tokens, judge_together, rounded_up
 from isosim.errors import (
     BackendFailure,
     EncoderUnreachable,
@@ -323,7 +323,7 @@ class MicroBatcher:
         """Whether texts may share a batch. If not, runs of one thread side by side finish sooner than runs of all
         threads one after the other."""
         same = self.plan.same_length
-        return not same or len({-(-pending.length // same) for pending in waiting}) <= 1
+        return not same or len({rounded_up(pending.length, same) for pending in waiting}) <= 1
 
     def _budget(self, waiting: Sequence[PendingText]) -> int:
         """Maximum number of tokens in the next batch, padding included; at most `max_batch_tokens`.
@@ -455,9 +455,9 @@ def pack(
     """
     oldest = waiting[0]
     if same_length:
-        rounded = -(-oldest.length // same_length)
-        alike = [pending for pending in waiting[:WINDOW] if -(-pending.length // same_length) == rounded]
-        return alike[: max(1, min(max_texts, max_tokens // (rounded * same_length)))]
+        padded = rounded_up(oldest.length, same_length)
+        alike = [pending for pending in waiting[:WINDOW] if rounded_up(pending.length, same_length) == padded]
+        return alike[: max(1, min(max_texts, max_tokens // padded))]
     by_length = sorted(waiting[:WINDOW], key=attrgetter("length"))
     low = bisect_left(by_length, oldest.length, key=attrgetter("length"))
     while by_length[low] is not oldest:

@@ -23,13 +23,11 @@ def choose_engine(wanted: Engine | None, artifact: EncoderArtifact) -> Engine:
     Raises:
         Unavailable: `wanted` would compute other vectors than those of the encoder's digest.
     """
-    number_format = artifact.spec.number_format
-    if number_format == "bf16":
-        chosen: Engine = wanted or "openvino"
-    else:
-        chosen = wanted or ("cuda" if cuda_loads(artifact.calibrator) else "onnxruntime")
-    if (number_format == "bf16") != (chosen == "openvino") and number_format != "fp32":
-        by = "OpenVINO" if number_format == "bf16" else "ONNX Runtime"
+    number_format, own = artifact.spec.number_format, artifact.spec.cpu_engine
+    on_openvino = own == "openvino"
+    chosen = wanted or ("cuda" if not on_openvino and cuda_loads(artifact.calibrator) else own)
+    if number_format != "fp32" and on_openvino != (chosen == "openvino"):
+        by = "OpenVINO" if on_openvino else "ONNX Runtime"
         raise Unavailable(
             f"encoder {artifact.id} is defined by what {by} computes at {number_format}, so {chosen} cannot run it; "
             "choose another engine or device, or use the encoder at fp32, which every engine runs"
@@ -39,8 +37,7 @@ def choose_engine(wanted: Engine | None, artifact: EncoderArtifact) -> Engine:
 
 def engine_on(artifact: EncoderArtifact, *, gpu: bool) -> Engine:
     """The engine for an encoder on a GPU, or on the processor. Raises Unavailable as `choose_engine` does."""
-    cpu: Engine = "openvino" if artifact.spec.number_format == "bf16" else "onnxruntime"
-    return choose_engine("cuda" if gpu else cpu, artifact)
+    return choose_engine("cuda" if gpu else artifact.spec.cpu_engine, artifact)
 
 
 def open_encoder(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from isosim.arrays import Vectors, Weights
+from isosim.encoders.texts import rounded_up
 from isosim.errors import BackendFailure, CorruptArtifact, Unavailable
 
 log = logging.getLogger("isosim")
@@ -106,7 +107,7 @@ def padded(ids: Sequence[Sequence[int]], bucket: int, pad_token_id: int, inputs:
     """The inputs of an encoder's graph, (N, T) each: N lists of token ids, padded to the longest one, rounded up to a
     multiple of `bucket`."""
     lengths = [len(row) for row in ids]
-    filled = np.full((len(ids), -(-max(lengths) // bucket) * bucket), pad_token_id, np.int64)
+    filled = np.full((len(ids), rounded_up(max(lengths), bucket)), pad_token_id, np.int64)
     mask = np.zeros_like(filled)
     for row, (tokens, length) in enumerate(zip(ids, lengths, strict=True)):
         filled[row, :length] = tokens

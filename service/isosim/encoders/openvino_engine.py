@@ -19,6 +19,7 @@ import numpy as np
 from isosim.arrays import Vectors
 from isosim.encoders.onnx_engine import Feeds, finite, padded
 from isosim.encoders.spec import BUCKET
+from isosim.encoders.texts import rounded_up
 from isosim.errors import BackendFailure, Unavailable
 
 # Importing OpenVINO's telemetry would look up an analytics host and write into the home folder. With this entry, the
@@ -88,13 +89,10 @@ class OpenVinoEncoder:
         """N lists of token ids -> vectors (N, D) float32, in one batch for each padded length. Raises as `run` does."""
         vectors: Vectors = np.empty((len(ids), self.dim), np.float32)
         order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-        for _, group in groupby(order, key=lambda row: self._padded_length(ids[row])):
+        for _, group in groupby(order, key=lambda row: rounded_up(len(ids[row]), BUCKET)):
             rows = list(group)
             vectors[rows] = self.run(self.prepare([ids[row] for row in rows]))
         return vectors
-
-    def _padded_length(self, tokens: Sequence[int]) -> int:
-        return -(-len(tokens) // BUCKET) * BUCKET
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Feeds:
         """Arrays (N, T) of ids and mask. T is the padded length of every row.
@@ -102,7 +100,7 @@ class OpenVinoEncoder:
         Raises:
             ValueError: rows have different padded lengths, which would make vectors depend on their batch.
         """
-        if len({self._padded_length(row) for row in ids}) != 1:
+        if len({rounded_up(len(row), BUCKET) for row in ids}) != 1:
             raise ValueError("texts of different padded lengths share a batch")
         return padded(ids, BUCKET, self.pad_token_id, self.inputs)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from isosim.arrays import Vectors
 from isosim.encoders.engines import LocalEncoder, open_encoder
-from isosim.encoders.spec import EncoderSpec, Engine
+from isosim.encoders.spec import EncoderSpec
 from isosim.encoders.store import ENCODER, TOKENIZER, EncoderArtifact, Probe
 from isosim.encoders.texts import Tokenize
 from isosim.encoders.tokenizer import FastTokenizer
@@ -27,8 +27,7 @@ TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
     """The probe for the manifest: the sentence, and its vector from the encoder graph in `folder`. None if the sentence
     cannot be tokenized."""
-    engine: Engine = "openvino" if spec.number_format == "bf16" else "onnxruntime"
-    encoder = open_encoder(folder / ENCODER, spec, engine, 0)
+    encoder = open_encoder(folder / ENCODER, spec, spec.cpu_engine, 0)
     try:
         (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")
     except TokenizerFailure:  # the vocabulary lacks a word of the sentence and has no token for unknown words

@@ -31,6 +31,11 @@ class EncoderSpec:
     pad_token_id: int
 
     @property
+    def cpu_engine(self) -> Engine:
+        """The engine that computes this encoder's vectors on a processor, unless a setting chooses another one."""
+        return "openvino" if self.number_format == "bf16" else "onnxruntime"
+
+    @property
     def number_format(self) -> str:
         """fp32, fp16, bf16 or int8. `precision` of the reduced ones also names what else decides their vectors: a hash
         of the graph, or the engine."""

@@ -54,6 +54,11 @@ class PooledVector:
     verdict: Verdict | None = None
 
 
+def rounded_up(length: int, step: int) -> int:
+    """The smallest multiple of `step` that is not below `length`."""
+    return -(-length // step) * step
+
+
 def grouped(entries: Iterable[T], size: Callable[[T], int], most: int, most_size: int) -> Iterator[list[T]]:
     """Yields the entries in order, in groups of at most `most` entries whose sizes add up to at most `most_size`. An
     entry with a larger size has a group of its own."""

@@ -25,7 +25,7 @@ from isosim.encoders.remote import (
 )
 from isosim.encoders.spec import Engine
 from isosim.encoders.store import EncoderArtifact
-from isosim.encoders.texts import PooledVector, Tokens, grouped
+from isosim.encoders.texts import PooledVector, Tokens, grouped, rounded_up
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import InvalidInput
 from isosim.jobs.posted import is_row
@@ -244,7 +244,7 @@ def batches(lengths: Sequence[int], max_tokens: int, same_length: int = 0) -> It
     With `same_length`, lengths are rounded up to a multiple of it, and a batch has only rows of one rounded length.
     """
     if same_length:
-        lengths = [-(-length // same_length) * same_length for length in lengths]
+        lengths = [rounded_up(length, same_length) for length in lengths]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: rows of equal length keep their order
     batch: list[int] = []
     for row in order:

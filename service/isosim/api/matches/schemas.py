@@ -79,12 +79,12 @@ class Answer(BaseModel):
 
 
 class Histogram(BaseModel):
-    """Numbers of pairs by similarity: a place of each list counts the pairs between two successive edges."""
+    """Numbers of pairs by similarity: number i of a list counts the pairs between edges i and i + 1."""
 
     edges: list[float]
     compared: list[int] = Field(description="pairs that were compared")
     matches: list[int] = Field(description="judged pairs that are matches")
-    others: list[int] = Field(description="judged pairs that are none")
+    others: list[int] = Field(description="judged pairs of different meaning")
 
 
 class MatchState(BaseModel):
