@@ -44,27 +44,56 @@ ITS_ENDPOINT: Values = {
     },
     "networkPolicy": {"bucket": {"port": 9000}},
 }  # fmt: skip
-NODES: Values = {
-    "nodeAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [{"matchExpressions": [{"key": "arch", "operator": "In", "values": ["amd64"]}]}]
-        }
-    }
-}
-SPREAD = [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}]
-EXTRAS: Values = {
-    "extraVolumes": [{"name": "checkpoints", "persistentVolumeClaim": {"claimName": "checkpoints"}}],
-    "extraVolumeMounts": [{"name": "checkpoints", "mountPath": "/checkpoints", "readOnly": True}],
-    "extraInitContainers": [
-        {
-            "name": "wait", "image": "registry.example.com/wait@sha256:" + "0" * 64, "imagePullPolicy": "Always",
-            "securityContext": {
-                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-            },
-            "resources": {key: {"cpu": "50m", "memory": "32Mi"} for key in ("requests", "limits")},
-        }
-    ],
+WAITING = {
+    "name": "wait", "image": "registry.example.com/wait@sha256:" + "0" * 64, "imagePullPolicy": "Always",
+    "securityContext": {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    },
+    "resources": {key: {"cpu": "50m", "memory": "32Mi"} for key in ("requests", "limits")},
 }  # fmt: skip
+PROBED = {probe: {"exec": {"command": ["true"]}} for probe in ("livenessProbe", "readinessProbe")}
+
+
+def own_pod(container: str) -> Values:
+    """What respected charts have a value for each, as one: fields of the pod in Kubernetes' own form."""
+    return {
+        "metadata": {"labels": {"team": "search"}, "annotations": {"a": "b"}},
+        "spec": {
+            "priorityClassName": "high", "runtimeClassName": "nvidia", "schedulerName": "bin-packer",
+            "nodeSelector": {"pool": "scoring"}, "tolerations": [{"operator": "Exists"}],
+            "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
+            "hostAliases": [{"ip": "10.0.3.9", "hostnames": ["models"]}],
+            "securityContext": {"supplementalGroups": [5000]},
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "arch", "operator": "In", "values": ["amd64"]}]}
+                        ]
+                    }
+                }
+            },
+            "topologySpreadConstraints": [
+                {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"},
+                {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}},
+            ],
+            "volumes": [
+                {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
+                {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "checkpoints"}},
+            ],
+            "initContainers": [WAITING],
+            "containers": [
+                WAITING | PROBED | {"name": "proxy"},
+                {
+                    "name": container, "livenessProbe": {"timeoutSeconds": 9},
+                    "env": [{"name": "TZ", "value": "UTC"}], "envFrom": [{"secretRef": {"name": "traces"}}],
+                    "volumeMounts": [{"name": "checkpoints", "mountPath": "/checkpoints", "readOnly": True}],
+                },
+            ],
+        },
+    }  # fmt: skip
+
+
 ASSIGNED: Values = {"podSecurity": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
 ROLE: Values = {"serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/similarity"}}}
 EVERYTHING: Values = {
@@ -76,21 +105,22 @@ EVERYTHING: Values = {
     "encoder": "minilm@9f5731ee66d8",
     "settings": {"max_wait": 0.3, "memory_cache_bytes": 67108864, "log_level": "warning"},
     "api": {
-        "antiAffinity": "hard", "runtimeClassName": "nvidia", "priorityClassName": "high",
-        "podAnnotations": {"a": "b"}, "podLabels": {"team": "search"}, "tolerations": [{"operator": "Exists"}],
-        "nodeSelector": {"pool": "scoring"}, "extraEnv": [{"name": "OTEL_SERVICE_NAME", "value": "similarity"}],
-        "engine": "onnxruntime", "affinity": NODES, "topologySpreadConstraints": SPREAD, **EXTRAS,
+        "engine": "onnxruntime", "podTemplate": own_pod("api"),
     },
     "worker": {
-        "priorityClassName": "low", "podAnnotations": {"a": "b"}, "podLabels": {"team": "search"},
-        "tolerations": [{"operator": "Exists"}], "nodeSelector": {"pool": "batch"},
-        "extraEnv": [{"name": "TZ", "value": "UTC"}], "affinity": NODES, "topologySpreadConstraints": SPREAD, **EXTRAS,
+        "podTemplate": own_pod("worker"),
         "autoscaling": {"enabled": True},
     },
-    "redis": {
-        "own": {"priorityClassName": "high", "nodeSelector": {"pool": "cache"}, "tolerations": [{"operator": "Exists"}]}
-    },
-    "modelStore": {"storageClass": "nfs"},
+    "redis": {"own": {"podTemplate": own_pod("redis")}},
+    "modelStore": {"storageClass": "nfs", "annotations": {"a": "b"}},
+    "backup": {"schedule": "15 3 * * *", "destination": "s3://backups/similarity/"},
+    "commonLabels": {"owner": "search"},
+    "extraObjects": [
+        {
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "{{ .Release.Name }}-added", "namespace": "{{ .Release.Namespace }}"},
+        }
+    ],
     "service": {"annotations": {"a": "b"}},
     "ingress": {
         "enabled": True, "className": "nginx", "annotations": {"a": "b"}, "hosts": ["similarity.example.com"],
@@ -99,9 +129,14 @@ EVERYTHING: Values = {
     "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["similarity.example.com"]},
     "networkPolicy": {
         "clients": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}],
+        "bucket": {"peers": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]},
         "extraEgress": [{"ports": [{"port": 4318, "protocol": "TCP"}], "to": [{"podSelector": {}}]}],
     },
-    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "serviceMonitor": {
+        "enabled": True, "labels": {"release": "prometheus"},
+        "endpoint": {"interval": "30s", "relabelings": [{"targetLabel": "cluster", "replacement": "one"}]},
+    },
+    "autoscaling": {"trigger": {"authenticationRef": {"name": "prometheus"}}},
     "prometheusRule": {
         "enabled": True, "labels": {"release": "prometheus"}, "disabled": ["IsosimRestarting"],
         "overrides": {"IsosimRedisDown": {"for": "30m", "labels": {"severity": "info"}}},
@@ -122,19 +157,22 @@ COMBINATIONS: dict[str, Values] = {
     "mig": merged(values_file("values-mig.yaml"), IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "keda"}}),
     "hpa": merged(IMAGE, KEYS, OWN_REDIS, EVERYTHING, {"autoscaling": {"kind": "hpa"}}),
     "keda": merged(IMAGE, ANYBODY, OWN_REDIS, EVERYTHING, {"autoscaling": {"kind": "keda"}}),
-    "remote": merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"worker": {"extraEnv": [{"name": "TZ", "value": "UTC"}]}}),
+    "remote": merged(IMAGE, KEYS, OWN_REDIS, REMOTE),
     "remote-key": merged(IMAGE, ANYBODY, EXTERNAL_REDIS, TLS, REMOTE, ITS_KEY),
     "bucket": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT),
     "bucket-role": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ROLE),
     "bucket-alone": merged(IMAGE, KEYS, ALONE, BUCKET, {"modelStore": {"ephemeral": False}}),
     "assigned": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ASSIGNED),
-    "remote-extras": merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"api": EXTRAS, "worker": EXTRAS}),
+    "remote-own": merged(
+        IMAGE, KEYS, OWN_REDIS, REMOTE, {part: {"podTemplate": own_pod(part)} for part in ("api", "worker")},
+        {"access": {"testKeySecret": {"name": "similarity-test"}}},
+    ),
     "bucket-remote": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT, REMOTE),
     "bare": merged(
         IMAGE, ANYBODY, ALONE,
         {
             "modelStore": {"ephemeral": False, "accessMode": "ReadWriteOnce"}, "networkPolicy": {"enabled": False},
-            "api": {"podDisruptionBudget": False, "antiAffinity": "off", "zoneSpread": False},
+            "api": {"podDisruptionBudget": False, "podTemplate": {"spec": {"affinity": None}}},
             "serviceAccount": {"create": False},
         },
     ),
@@ -152,10 +190,15 @@ def pods(found: list[Manifest]) -> dict[str, Any]:
     """The pods' specs by the component they are."""
     specs = {}
     for manifest in found:
-        template = manifest if manifest["kind"] == "Pod" else manifest.get("spec", {}).get("template")
-        if template is not None:
+        if (template := template_of(manifest)) is not None:
             specs[template["metadata"]["labels"]["app.kubernetes.io/component"]] = template["spec"]
     return specs
+
+
+def template_of(manifest: Manifest) -> Any:
+    """The pod that a manifest describes."""
+    spec = manifest.get("spec", {})
+    return manifest if manifest["kind"] == "Pod" else spec.get("jobTemplate", {}).get("spec", spec).get("template")
 
 
 def environment(container: Any) -> dict[str, Any]:

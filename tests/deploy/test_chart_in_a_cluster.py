@@ -8,7 +8,7 @@ import pytest
 
 from isosim.settings import Settings, unread
 from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, merged, named, render
-from tests.deploy.combinations import EXTRAS, NODES, SPREAD, environment, pods, render_all
+from tests.deploy.combinations import WAITING, environment, own_pod, pods, render_all, template_of
 from tests.deploy.rules import alerts as alerts_of_the_files
 from tests.deploy.rules import recordings
 
@@ -37,7 +37,7 @@ def test_every_variable_of_the_chart_is_a_setting(rendered: dict[str, list[Manif
                 names |= {name for name in environment(container) if name.startswith("ISOSIM_")}
         for manifest in found:
             if manifest["kind"] == "ConfigMap":
-                names |= {name for name in manifest["data"] if name.startswith("ISOSIM_")}
+                names |= {name for name in manifest.get("data", ()) if name.startswith("ISOSIM_")}
     assert unread(names) == {}
     assert {"ISOSIM_MAX_WAIT", "ISOSIM_REDIS_URL", "ISOSIM_API_KEYS_FILE"} <= names
 
@@ -80,24 +80,78 @@ def test_who_a_pod_runs_as_is_the_charts_or_the_clusters_choice(rendered: dict[s
                 assert component == "redis" or context["fsGroup"] == 10001
 
 
-def test_what_an_operator_adds_stands_beside_the_charts_own(rendered: dict[str, list[Manifest]]) -> None:
-    for component in ("api", "worker"):
-        spec = pods(rendered["hpa"])[component]
-        assert EXTRAS["extraVolumes"][0] in spec["volumes"]
-        assert spec["initContainers"] == EXTRAS["extraInitContainers"]
-        assert spec["affinity"]["nodeAffinity"] == NODES["nodeAffinity"]
-        assert SPREAD[0] in spec["topologySpreadConstraints"]
-        assert EXTRAS["extraVolumeMounts"][0] in spec["containers"][0]["volumeMounts"]
-        names = [volume["name"] for volume in spec["volumes"]]
-        assert {mount["name"] for mount in spec["containers"][0]["volumeMounts"]} == set(names)
-        remote = pods(rendered["remote-extras"])[component]["initContainers"]
-        assert [one["name"] for one in remote] == [
-            "wait",
-            "await-encoder" if component == "api" else "register-encoder",
+def test_the_operators_fields_are_merged_into_the_charts_pods(rendered: dict[str, list[Manifest]]) -> None:
+    """Maps by key, entries by name; others stand beside the chart's own, init containers before them."""
+    for component in ("api", "worker", "redis"):
+        (template,) = [
+            template_of(m)
+            for m in rendered["hpa"]
+            if m["metadata"]["name"].endswith(f"-{component}") and template_of(m)
         ]
+        own, spec = own_pod(component), template["spec"]
+        for place in ("labels", "annotations"):
+            assert own["metadata"][place].items() <= template["metadata"][place].items()
+        assert template["metadata"]["labels"]["owner"] == "search"  # of commonLabels
+        for field in (
+            "priorityClassName",
+            "runtimeClassName",
+            "schedulerName",
+            "nodeSelector",
+            "tolerations",
+            "dnsConfig",
+        ):
+            assert spec[field] == own["spec"][field]
+        assert spec["hostAliases"] == own["spec"]["hostAliases"]
+        assert spec["securityContext"].items() > own["spec"]["securityContext"].items()
+        main, proxy = spec["containers"]
+        assert (main["name"], proxy["name"], spec["initContainers"]) == (component, "proxy", [WAITING])
+        assert main["livenessProbe"].items() > {"timeoutSeconds": 9}.items()
+        assert {"name": "TZ", "value": "UTC"} in main["env"]
+        assert main["envFrom"][-1] == {"secretRef": {"name": "traces"}}
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        assert volumes["tmp"] == {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}
+        assert {mount["name"] for mount in main["volumeMounts"]} == set(volumes)
     api = pods(rendered["hpa"])["api"]
-    assert "requiredDuringSchedulingIgnoredDuringExecution" in api["affinity"]["podAntiAffinity"]  # antiAffinity: hard
-    assert [one["topologyKey"] for one in api["topologySpreadConstraints"]] == ["rack", "topology.kubernetes.io/zone"]
+    assert api["affinity"].keys() == {"nodeAffinity", "podAntiAffinity"}
+    zones, racks = api["topologySpreadConstraints"]
+    assert (zones["maxSkew"], zones["whenUnsatisfiable"], racks["topologyKey"]) == (2, "DoNotSchedule", "rack")
+    assert zones["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "api"
+    assert "affinity" not in pods(rendered["bare"])["api"]  # null
+
+
+def test_the_charts_init_containers_see_what_the_operator_gives_the_main_one(
+    rendered: dict[str, list[Manifest]],
+) -> None:
+    for component, name in (("api", "await-encoder"), ("worker", "register-encoder")):
+        spec = pods(rendered["remote-own"])[component]
+        wait, own = spec["initContainers"]
+        assert (wait["name"], own["name"]) == ("wait", name)
+        for field in ("env", "envFrom", "volumeMounts"):
+            assert own[field] == spec["containers"][0][field]
+
+
+def test_jobs_of_the_chart_are_the_apis_pod_with_another_command(rendered: dict[str, list[Manifest]]) -> None:
+    """The one that makes the store, and the backup: what the operator gives the API, they have too."""
+    specs = pods(rendered["hpa"])
+    api = specs["api"]["containers"][0]
+    commands = {"init": ["store", "init"], "backup": ["domains", "export", "--all", "-o", "s3://backups/similarity/"]}
+    for component, command in commands.items():
+        (container,) = specs[component]["containers"]
+        assert container["command"] == ["isosim", *command]
+        for field in ("image", "env", "envFrom", "volumeMounts", "securityContext"):
+            assert container[field] == api[field], (component, field)
+        for field in ("volumes", "tolerations", "nodeSelector", "serviceAccountName", "securityContext"):
+            assert specs[component][field] == specs["api"][field], (component, field)
+        assert not container.keys() & {"livenessProbe", "readinessProbe", "startupProbe", "ports"}
+        assert "initContainers" not in specs[component]
+    assert {"name": "similarity-added", "namespace": "scoring"} in [m["metadata"] for m in rendered["hpa"]]
+    assert named(rendered["hpa"], "PersistentVolumeClaim")["metadata"]["annotations"]["a"] == "b"
+
+
+def test_a_new_version_of_the_chart_does_not_restart_redis(rendered: dict[str, list[Manifest]]) -> None:
+    """Its vectors would be lost."""
+    template = named(rendered["keys"], "StatefulSet")["spec"]["template"]
+    assert not {"helm.sh/chart", "app.kubernetes.io/version"} & template["metadata"]["labels"].keys()
 
 
 def test_workers_follow_the_jobs_that_wait_and_run(rendered: dict[str, list[Manifest]]) -> None:
@@ -153,7 +207,7 @@ def test_autoscalers_follow_the_expected_wait(rendered: dict[str, list[Manifest]
     assert metric["pods"]["target"]["averageValue"] == "100m"  # s: a quantity of Kubernetes has no small fractions
     (trigger,) = named(rendered["keda"], "ScaledObject", "-api")["spec"]["triggers"]
     assert "avg_over_time(isosim_expected_wait_seconds{" in trigger["metadata"]["query"]
-    assert trigger["metadata"]["threshold"] == "0.1"
+    assert (trigger["metadata"]["threshold"], trigger["authenticationRef"]) == ("0.1", {"name": "prometheus"})
 
 
 def test_an_encoder_at_bf16_runs_where_the_cpu_has_it(rendered: dict[str, list[Manifest]]) -> None:
@@ -186,9 +240,9 @@ def test_the_network_lets_through_what_is_needed_and_nothing_else(rendered: dict
     labels = {
         template["metadata"]["labels"]["app.kubernetes.io/component"]: template["metadata"]["labels"]
         for manifest in found
-        if (template := manifest if manifest["kind"] == "Pod" else manifest.get("spec", {}).get("template"))
+        if (template := template_of(manifest))
     }
-    assert labels.keys() == {"api", "worker", "redis", "test", "init"}
+    assert labels.keys() == {"api", "worker", "redis", "test", "init", "backup"}
     policies = [manifest["spec"] for manifest in found if manifest["kind"] == "NetworkPolicy"]
     everything = [p for p in policies if all(selects(p["podSelector"], these) for these in labels.values())]
     assert [p["policyTypes"] for p in everything] == [["Ingress", "Egress"]]
@@ -225,7 +279,9 @@ def test_the_monitor_finds_the_service_and_the_service_the_pods(rendered: dict[s
     assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
     # The alerts ask for job="isosim", whatever the chart is called.
     (endpoint,) = monitor["spec"]["endpoints"]
-    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": "isosim"}]
+    job, cluster = endpoint["relabelings"]
+    assert job == {"targetLabel": "job", "replacement": "isosim"}
+    assert (cluster["targetLabel"], endpoint["interval"]) == ("cluster", "30s")  # the operator's
     assert "jobLabel" not in monitor["spec"]
 
 

@@ -1,4 +1,57 @@
-{{/* Shared by API and worker pods: volumes, security contexts, access to Redis and to a bucket. */}}
+{{/* Shared by API and worker pods: volumes, security contexts, access to Redis and to a bucket, the operator's own fields. */}}
+
+{{/* Merges the operator's fields into a manifest, in place, as `kubectl patch` does. Takes a list of both. Maps are merged by key,
+     lists of named entries by name (mounts by mountPath, spreads by topologyKey); other entries are added, init containers
+     before the chart's own. null removes a field. */}}
+{{- define "isosim.patch" -}}
+{{- $ours := index . 0 -}}
+{{- range $field, $theirs := index . 1 -}}
+{{- $here := get $ours $field -}}
+{{- if kindIs "invalid" $theirs -}}
+{{- $_ := unset $ours $field -}}
+{{- else if and (kindIs "map" $here) (kindIs "map" $theirs) -}}
+{{- include "isosim.patch" (list $here $theirs) -}}
+{{- else if and (kindIs "slice" $here) (kindIs "slice" $theirs) -}}
+{{- $added := list -}}
+{{- range $entry := $theirs -}}
+{{- $known := false -}}
+{{- if kindIs "map" $entry -}}
+{{- $id := hasKey $entry "mountPath" | ternary "mountPath" (hasKey $entry "topologyKey" | ternary "topologyKey" "name") -}}
+{{- range $one := $here -}}
+{{- if and (hasKey $entry $id) (eq (get $one $id) (get $entry $id)) -}}
+{{- include "isosim.patch" (list $one $entry) -}}
+{{- $known = true -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if not $known -}}
+{{- $added = append $added $entry -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $ours $field (eq $field "initContainers" | ternary (concat $added $here) (concat $here $added)) -}}
+{{- else -}}
+{{- $_ := set $ours $field $theirs -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* A pod's template with the operator's fields, as YAML. Takes the root and the component: api or worker, whose first container
+     has that name. The chart's own init containers see its environment and its mounts. */}}
+{{- define "isosim.podTemplate" -}}
+{{- $component := index . 1 -}}
+{{- $template := include (printf "isosim.%sPod" $component) (index . 0) | fromYaml -}}
+{{- with $template.Error -}}{{- fail . -}}{{- end -}}
+{{- include "isosim.patch" (list $template (index (index . 0).Values $component).podTemplate) -}}
+{{- $main := first $template.spec.containers -}}
+{{- range $one := $template.spec.initContainers -}}
+{{- if has $one.name (list "await-encoder" "register-encoder") -}}
+{{- range list "env" "envFrom" "volumeMounts" -}}
+{{- $_ := set $one . (get $main .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $template -}}
+{{- end }}
 
 {{- define "isosim.podSecurityContext" -}}
 runAsNonRoot: true
@@ -60,6 +113,11 @@ imagePullSecrets:
 {{- end -}}
 {{- end }}
 
+{{/* "true" where pods use a bucket: for the store, or for its backups. */}}
+{{- define "isosim.bucket" -}}
+{{- if or .Values.modelStore.bucket.url (contains "://" .Values.backup.destination) -}}true{{- end -}}
+{{- end }}
+
 {{/* A bucket's access key, in the variables that AWS's libraries read. */}}
 {{- define "isosim.bucketEnv" -}}
 {{- with .Values.modelStore.bucket.credentialsSecret -}}
@@ -80,10 +138,6 @@ imagePullSecrets:
 {{- if .Values.modelStore.bucket.url }}
 - name: cache
   emptyDir: {sizeLimit: {{ .Values.modelStore.bucket.cacheSize }}}
-{{- with .Values.modelStore.bucket.caSecret.name }}
-- name: bucket-ca
-  secret: {secretName: {{ . }}, optional: false}
-{{- end }}
 {{- else }}
 - name: model-store
   {{- if .Values.modelStore.ephemeral }}
@@ -91,6 +145,10 @@ imagePullSecrets:
   {{- else }}
   persistentVolumeClaim: {claimName: {{ include "isosim.claim" . }}}
   {{- end }}
+{{- end }}
+{{- with .Values.modelStore.bucket.caSecret.name }}
+- name: bucket-ca
+  secret: {secretName: {{ . }}, optional: false}
 {{- end }}
 {{- with .Values.redis.external.caSecret.name }}
 - name: redis-ca
@@ -111,11 +169,11 @@ imagePullSecrets:
 {{- if .Values.modelStore.bucket.url }}
 # The whole folder: with a mount below it, root would own it and other libraries could not write their caches.
 - {name: cache, mountPath: /tmp/.cache}
-{{- if .Values.modelStore.bucket.caSecret.name }}
-- {name: bucket-ca, mountPath: /etc/isosim/bucket, readOnly: true}
-{{- end }}
 {{- else }}
 - {name: model-store, mountPath: /model_store}
+{{- end }}
+{{- if .Values.modelStore.bucket.caSecret.name }}
+- {name: bucket-ca, mountPath: /etc/isosim/bucket, readOnly: true}
 {{- end }}
 {{- if .Values.redis.external.caSecret.name }}
 - {name: redis-ca, mountPath: /etc/isosim/redis, readOnly: true}

@@ -1,7 +1,10 @@
 """`isosim domains`: list domains and versions, and change them by the same rules as the API."""
 
+import contextlib
 import itertools
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,13 +20,13 @@ from isosim.commands.shared import (
     domain_store,
     encoder_of,
     stored,
-    whole,
 )
 from isosim.commands.terminal import EPILOG, answer, complain, print_json, show
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput, UnknownDomain
 from isosim.scoring.advice import GALLERY, rounded
 from isosim.scoring.calibration import DomainRef
+from isosim.store.blobs import Blobs, opened, remote
 from isosim_client import Client, Domain
 
 app = typer.Typer(
@@ -339,7 +342,14 @@ def history(
 
 @app.command("export", epilog=EPILOG)
 def export_archive(
-    output: Annotated[Path, typer.Option("--output", "-o", help="the tar file to write")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            help="the tar file to write, in a folder or a bucket (s3://…); after a final / it is named by the time",
+        ),
+    ],
     domain: Annotated[
         str | None,
         typer.Argument(help="a domain with all its versions (name), or one version (name@3, name@previous)"),
@@ -353,7 +363,9 @@ def export_archive(
 
     if (domain is None) != every:
         raise typer.BadParameter("give one of them", param_hint="DOMAIN or --all")
-    if output.exists():
+    place, name = archive_at(output)
+    with contextlib.suppress(FileNotFoundError):
+        place.stamp(name)
         raise InvalidInput(f"{output} exists already, and an export overwrites no file; choose another name")
     settings = stored(model_store=model_store, encoder=encoder)
     store = domain_store(settings)
@@ -361,16 +373,26 @@ def export_archive(
         wanted: Iterable[tuple[str, list[int]]] = ((name, sorted(store.read(name).versions)) for name in store.names())
     else:
         wanted = [selected(store, domain, encoder_of(settings).digest if "@" in domain else "")]
-    with whole(output) as out:
-        domains, count = export_domains(store, wanted, out)
+    with tempfile.NamedTemporaryFile() as out:
+        domains, count = export_domains(store, wanted, out)  # type: ignore[arg-type]
+        size = out.tell()
+        out.flush()
+        place.upload(name, Path(out.name))
     said = f"{count} version{'' if count == 1 else 's'} of {domains} domain{'' if domains == 1 else 's'}"
-    print(f"{output}: {said}, {output.stat().st_size:,} bytes")
+    print(f"{output.removesuffix(name)}{name}: {said}, {size:,} bytes")
+
+
+def archive_at(address: str) -> tuple[Blobs, str]:
+    """The folder or bucket of an archive, and its name in there; without a name, one after the time."""
+    folder, slash, name = address.rpartition("/")
+    place = opened(folder if remote(address) else Path(folder + slash or "."))
+    return place, name or f"domains-{datetime.now(UTC):%Y-%m-%dT%H%M%SZ}.tar"
 
 
 @app.command("import", epilog=EPILOG)
 def import_archive(
     file: Annotated[
-        Path, typer.Argument(help="an archive written by isosim domains export", exists=True, dir_okay=False)
+        str, typer.Argument(help="an archive written by isosim domains export: a file, or an address like s3://…")
     ],
     rename: Annotated[
         str | None, typer.Option("--as", help="new name of the domain, if the archive holds only one")
@@ -390,8 +412,15 @@ def import_archive(
     encoders = EncodersOfStore(EncoderStore.at(settings.model_store, settings.seed_store))
     if promote:
         confirmed(f"Make the champions in {file} the champions here?", yes=yes)
-    with file.open("rb") as content:
-        imported = import_domains(content, store, encoders, keep=settings.keep_versions, rename=rename, promote=promote)
+    place, name = archive_at(file)
+    try:
+        with place.files("", [name]) as folder, (folder / name).open("rb") as content:
+            imported = import_domains(
+                content, store, encoders, keep=settings.keep_versions, rename=rename, promote=promote
+            )
+    except FileNotFoundError:
+        there = [entry.key for entry in place.list("") if "/" not in entry.key][-5:]
+        raise InvalidInput(f"there is no archive {file}; the last ones there: {', '.join(there) or 'none'}") from None
     if as_json:
         print_json(imported)
         return
