@@ -22,10 +22,11 @@ ENV PATH=/opt/isosim/bin:$PATH \
     ISOSIM_HOST=0.0.0.0 \
     ISOSIM_MODEL_STORE=/model_store \
     ISOSIM_SEED_STORE=/opt/isosim/seed_store
-# Libraries look up the name of the user id. The chart and docker-compose.yml use the same id.
+# Libraries look up the name of the user id. The chart and docker-compose.yml use the same id. No program needs setuid.
 RUN groupadd --gid 10001 isosim \
     && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin isosim \
-    && install --directory --owner 10001 --group 10001 /model_store
+    && install --directory --owner 10001 --group 10001 /model_store \
+    && find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 # Only this folder (unless ISOSIM_MODEL_STORE names a bucket) and /tmp are written to, so the root file system may be
 # read-only: docker run --read-only --tmpfs /tmp.
 VOLUME /model_store
@@ -157,10 +158,13 @@ FROM worker-packages AS worker
 COPY --from=carried /baked /opt/isosim/seed_store
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
+    --mount=type=bind,source=docker/bill.py,target=/bill.py \
     pip install --no-cache-dir --no-index --no-deps /dist/*.whl \
+    && pip uninstall --quiet --yes pip \
     && install --directory /usr/share/isosim \
     && /opt/sbom/bin/cyclonedx-py environment --no-validate --output-file /usr/share/isosim/sbom.cdx.json \
-         "$(command -v python)"
+         "$(command -v python)" \
+    && python /bill.py /usr/share/isosim/sbom.cdx.json /opt/isosim/seed_store
 COPY docker/entrypoint.py /opt/isosim/bin/isosim
 ENV HOME=/tmp
 USER 10001:10001
@@ -177,10 +181,13 @@ FROM gpu-packages AS gpu
 COPY --from=carried /baked /opt/isosim/seed_store
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
+    --mount=type=bind,source=docker/bill.py,target=/bill.py \
     pip install --no-cache-dir --no-index --no-deps /dist/*.whl \
+    && pip uninstall --quiet --yes pip \
     && install --directory /usr/share/isosim \
     && /opt/sbom/bin/cyclonedx-py environment --no-validate --output-file /usr/share/isosim/sbom.cdx.json \
-         "$(command -v python)"
+         "$(command -v python)" \
+    && python /bill.py /usr/share/isosim/sbom.cdx.json /opt/isosim/seed_store
 COPY docker/entrypoint.py /opt/isosim/bin/isosim
 COPY docker/healthcheck.py /opt/isosim/
 ENV HOME=/tmp
@@ -198,10 +205,13 @@ FROM cpu-packages AS cpu
 COPY --from=carried /baked /opt/isosim/seed_store
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
+    --mount=type=bind,source=docker/bill.py,target=/bill.py \
     pip install --no-cache-dir --no-index --no-deps /dist/*.whl \
+    && pip uninstall --quiet --yes pip \
     && install --directory /usr/share/isosim \
     && /opt/sbom/bin/cyclonedx-py environment --no-validate --output-file /usr/share/isosim/sbom.cdx.json \
-         "$(command -v python)"
+         "$(command -v python)" \
+    && python /bill.py /usr/share/isosim/sbom.cdx.json /opt/isosim/seed_store
 COPY docker/entrypoint.py /opt/isosim/bin/isosim
 COPY docker/healthcheck.py /opt/isosim/
 ENV HOME=/tmp

@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test test-all check docs-check reference format redis browser balancer monitoring faults images sbom wheels dist chart version shipped bench bench-peers soak clean
+.PHONY: help run test test-all check docs-check reference format redis browser balancer monitoring faults images sbom audit wheels dist chart version shipped bench bench-peers soak clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -125,6 +125,17 @@ sbom:  ## write the images' bills of materials (CycloneDX) into dist/ (IMAGES=, 
 	@for target in $(IMAGES); do \
 	  docker run --rm --entrypoint cat $(IMAGE):$$target /usr/share/isosim/sbom.cdx.json \
 	    > dist/isosim-$$target-$(PROCESSOR).cdx.json || exit 1; done
+
+# The planted package shows that the advisories were really asked: behind a proxy that answers with nothing, no package has any.
+.venv-audit/ready:
+	@$(PYTHON) -m venv .venv-audit
+	@.venv-audit/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: pip-audit==2.10.0
+	@touch $@
+audit: .venv-audit/ready  ## known vulnerabilities of the packages in constraints.txt (needs the advisories' servers)
+	@echo "jinja2==2.4.1" > .venv-audit/planted.txt
+	@if .venv-audit/bin/pip-audit --no-deps --disable-pip --requirement .venv-audit/planted.txt >/dev/null 2>&1; then \
+	  echo "the advisories do not know an old jinja2: they were not reached"; exit 1; fi
+	@.venv-audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
 
 dist: .venv/run  ## build wheels and source distributions of service and client into dist/
 	@$(BIN)/python release/dist.py

@@ -153,9 +153,9 @@ def test_a_missing_store_or_encoder_says_how_to_make_it(look: Look, own_store: P
 
 
 def test_a_changed_encoder_file_is_found_by_its_hash(look: Look, own_store: Path) -> None:
-    (graph,) = own_store.glob("encoders/tiny/*/model.onnx")  # serving never reads it, a bundle does
+    (graph,) = own_store.glob("encoders/tiny/*/encoder.onnx")
     graph.write_bytes(graph.read_bytes() + b"x")
-    assert "model.onnx does not match" in the("fault", look(own_store))
+    assert "encoder.onnx does not match" in the("fault", look(own_store))
 
 
 def test_a_missing_default_calibration_is_a_warning(look: Look, store: Path) -> None:
@@ -185,13 +185,6 @@ def test_redis_is_asked_what_it_is(redis_server: RedisServer) -> None:
         assert "is a replica" in the("fault", doctor.redis(settings))
     redis_server.kill()
     assert "the connection is refused; remedy: start it" in the("fault", doctor.redis(settings))
-
-
-def test_a_cluster_or_a_sentinel_is_no_cache() -> None:
-    for facts, said in (({"cluster_enabled": 1}, "without cluster mode"), ({"redis_mode": "sentinel"}, "a Sentinel")):
-        wrong = doctor.wrong_role(facts)
-        assert wrong is not None
-        assert said in the("fault", [wrong])
 
 
 def test_a_cache_has_to_be_fast_and_to_evict() -> None:

@@ -83,7 +83,7 @@ def test_what_was_left_unfinished_goes(root: Path, tmp_path: Path, tiny: Encoder
     domains.blobs.write("versions/news/0123/weights.safetensors", b"half")
     wanted = [("0123", "left unfinished")]
     if remote(root):
-        domains.blobs.write("encoders/tiny/0123/model.onnx", b"half")
+        domains.blobs.write("encoders/tiny/0123/encoder.onnx", b"half")
         wanted *= 2
     assert collect(root, tmp_path, DAY) == [], "too young"
     assert collect(root, tmp_path, -1) == wanted

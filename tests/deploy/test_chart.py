@@ -406,7 +406,7 @@ def test_an_api_pod_looks_for_its_encoder_in_the_bucket(
     with awaiting(waiting, bucket, tmp_path / "log") as (process, log):
         wait_until(lambda: b"waiting" in log.read_bytes())
         facts = {"remote": {"url": "http://tei.models.svc:8080/v1", "key_file": None}}
-        opened(bucket).write("encoders/bge-m3/0f/model.onnx", b"{}")
+        opened(bucket).write("encoders/bge-m3/0f/encoder.onnx", b"{}")
         opened(bucket).write("encoders/bge-m3/0f/manifest.json", json.dumps(facts).encode())
         most = int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())[1]) * 1024
         assert process.wait(30) == 0

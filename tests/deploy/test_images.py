@@ -52,6 +52,20 @@ def test_torch_is_in_the_worker_alone_and_cuda_in_neither(engine: Engine, cpu: s
     assert engine.once("--entrypoint", "python", worker, "-c", "import torch; print(torch.version.cuda)") == "None\n"
 
 
+def test_nothing_in_an_image_installs_packages_or_gives_another_users_rights(
+    engine: Engine, cpu: str, worker: str
+) -> None:
+    look = (
+        "import os; print([path for top, _, names in os.walk('/', followlinks=False) for name in names"
+        " if not top.startswith(('/proc', '/sys')) and os.path.isfile(path := os.path.join(top, name))"
+        " and not os.path.islink(path) and os.stat(path).st_mode & 0o6000])"
+    )
+    for image in (cpu, worker):
+        assert engine.once("--user", "0", "--entrypoint", "python", image, "-c", look).strip() == "[]"
+        assert "pip" not in packages(engine, image)
+        assert "isosim" in engine.once("--entrypoint", "sh", image, "-c", "command -v pip pip3; command -v isosim")
+
+
 def test_an_image_says_what_it_is_and_lists_what_is_in_it(engine: Engine, cpu: str, worker: str) -> None:
     version = engine.once(cpu, "--version").split()[1]
     for image, in_it, not_in_it in ((cpu, "onnxruntime", "torch"), (worker, "torch", "cyclonedx-bom")):
@@ -61,7 +75,14 @@ def test_an_image_says_what_it_is_and_lists_what_is_in_it(engine: Engine, cpu: s
         read = "print(open('/usr/share/isosim/sbom.cdx.json').read())"
         bill = json.loads(engine.once("--entrypoint", "python", image, "-c", read))
         assert bill["bomFormat"] == "CycloneDX"
-        listed = {part["name"].lower(): part["version"] for part in bill["components"]}
+        kinds: dict[str, dict[str, str]] = {}
+        for part in bill["components"]:
+            kind = part["purl"].partition("/")[0] if "purl" in part else part["type"]
+            kinds.setdefault(kind, {})[part["name"].lower()] = part["version"]
+        assert kinds["pkg:generic"].keys() == {"python"}
+        assert {"libc6", "openssl"} <= kinds["pkg:deb"].keys()
+        assert kinds["machine-learning-model"].keys() == {"minilm"}
+        listed = kinds["pkg:pypi"]
         assert in_it in listed
         assert listed["isosim"] == version
         assert not_in_it not in listed

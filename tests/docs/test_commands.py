@@ -17,6 +17,7 @@ import pytest
 
 from isosim.encoders.store import EncoderStore
 from isosim.export.brought import register
+from isosim.export.graph import joined_graph
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from tests.docs.pages import ADDRESS, ELSEWHERE, NOT_RUN, ROOT, blocks, run
@@ -98,7 +99,7 @@ def test_every_command_runs(
 def test_tritons_configuration_names_the_bundle_as_it_is(minilm_store: Path) -> None:
     import onnx
 
-    graph = onnx.load(EncoderStore.at(minilm_store).find("minilm").joined, load_external_data=False).graph
+    graph = joined_graph(EncoderStore.at(minilm_store).find("minilm")).graph
     types = {onnx.TensorProto.INT64: "TYPE_INT64", onnx.TensorProto.FLOAT: "TYPE_FP32"}
     weights = {tensor.name for tensor in graph.initializer}
     found = {

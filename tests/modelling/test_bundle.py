@@ -34,12 +34,12 @@ def bundled(tiny: EncoderArtifact, weights: Weights, tmp_path_factory: pytest.Te
     return path
 
 
-def test_a_bundle_gives_the_joined_graphs_bits_without_being_passed_weights(
+def test_a_bundle_gives_the_encoders_bits_and_the_calibrators_without_being_passed_weights(
     tiny: EncoderArtifact, weights: Weights, bundled: Path
 ) -> None:
-    joined = open_session(tiny.joined, threads=1)
-    overrides = {PREFIX + name: array for name, array in weights.items()}
-    expected_pooled, expected_latent = joined.run(["pooled", "latent"], TOKENS | overrides)
+    (expected_pooled,) = open_session(tiny.encoder, threads=1).run(["pooled"], TOKENS)
+    given = {PREFIX + name: array for name, array in weights.items()} | {"pooled": expected_pooled}
+    (expected_latent,) = open_session(tiny.calibrator, threads=1).run(["latent"], given)
     pooled, latent = open_session(bundled, threads=1).run(["pooled", "latent"], TOKENS)
     np.testing.assert_array_equal(pooled, expected_pooled)
     np.testing.assert_allclose(latent, expected_latent, rtol=0, atol=1e-4)
@@ -62,11 +62,11 @@ def test_a_bundle_runs_on_a_plain_onnx_runtime_and_says_where_it_comes_from(
 
 def test_the_stores_graph_is_not_touched_and_a_changed_one_is_refused(store: Path, tmp_path: Path) -> None:
     encoder = EncoderStore.at(store).find("tiny")
-    before = encoder.joined.read_bytes()
+    before = encoder.encoder.read_bytes()
     bundle(encoder, "letters", StoredVersion(VERSION, None, DomainModel()), tmp_path / "model.onnx")
-    assert encoder.joined.read_bytes() == before
+    assert encoder.encoder.read_bytes() == before
     pooled, latent = open_session(tmp_path / "model.onnx", threads=1).run(["pooled", "latent"], TOKENS)
     np.testing.assert_array_equal(pooled, latent)  # identity
-    onnx.save(onnx.load(tmp_path / "model.onnx"), encoder.joined)
-    with pytest.raises(CorruptArtifact, match=r"model\.onnx"):
+    onnx.save(onnx.load(tmp_path / "model.onnx"), encoder.encoder)
+    with pytest.raises(CorruptArtifact, match=r"encoder\.onnx"):
         bundle(encoder, "letters", StoredVersion(VERSION, None, DomainModel()), tmp_path / "other.onnx")

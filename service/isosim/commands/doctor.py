@@ -30,7 +30,7 @@ from isosim.encoders.cache import PROBED
 from isosim.encoders.spec import Engine
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import IsosimError, Unavailable
-from isosim.redis_connection import CLUSTER, CLUSTER_REMEDY, why
+from isosim.redis_connection import why, wrong_role
 from isosim.scoring.calibration import DEFAULT
 from isosim.settings import Settings, check_exposure, unread
 from isosim.store.artifacts import verified
@@ -294,7 +294,7 @@ def redis(settings: Settings) -> Iterator[Finding]:
         with Redis.from_url(settings.redis_address, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT) as client:
             facts = client.info()
             if (wrong := wrong_role(facts)) is not None:
-                yield wrong
+                yield Finding("fault", "redis", *wrong)
                 return
             begun = time.perf_counter()
             for _ in range(LOOKUPS):
@@ -303,18 +303,6 @@ def redis(settings: Settings) -> Iterator[Finding]:
     except (RedisError, OSError, ValueError) as error:
         remedy = "start it, correct ISOSIM_REDIS_URL, or grant isosim's user the rights that SECURITY.md lists"
         yield Finding("fault", "redis", f"cannot be used: {why(error)}", remedy)
-
-
-def wrong_role(facts: Mapping[str, Any]) -> Finding | None:
-    if facts.get("cluster_enabled"):
-        return Finding("fault", "redis", CLUSTER, CLUSTER_REMEDY)
-    if facts.get("redis_mode") == "sentinel":
-        remedy = "give the address of the primary that it watches"
-        return Finding("fault", "redis", "is a Sentinel, which stores nothing", remedy)
-    if facts.get("role") == "slave":
-        remedy = "give the address of its primary, or promote it"
-        return Finding("fault", "redis", "is a replica, which takes no vectors", remedy)
-    return None
 
 
 def fitness(facts: Mapping[str, Any], seconds: float, timeout: float) -> Finding:

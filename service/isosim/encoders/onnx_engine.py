@@ -49,7 +49,7 @@ def cuda_loads(trial: Path) -> bool:
 
 
 def open_session(
-    path: Path, threads: int, *, gpu: bool = False, spin: bool = False, memory: int = 0
+    graph: Path | bytes, threads: int, *, gpu: bool = False, spin: bool = False, memory: int = 0
 ) -> ort.InferenceSession:
     """Opens a graph with `threads` threads per run; 0 means one per physical core. `memory`: see `gpu_options`.
 
@@ -69,11 +69,11 @@ def open_session(
     # Memory patterns would make ONNX Runtime keep a plan for each shape of input, and most batches differ in shape.
     options.enable_mem_pattern = False
     if not gpu:
-        return ort.InferenceSession(path, options, providers=[CPU], disabled_optimizers=SLOWER_FUSED)
+        return ort.InferenceSession(graph, options, providers=[CPU], disabled_optimizers=SLOWER_FUSED)
     load_cuda()
     try:
         session = ort.InferenceSession(
-            path, options, providers=[CUDA, CPU], provider_options=[gpu_options(memory), {}], enable_fallback=0
+            graph, options, providers=[CUDA, CPU], provider_options=[gpu_options(memory), {}], enable_fallback=0
         )
     except LOAD_ERRORS as error:
         raise Unavailable(f"{CUDA} does not load: {' '.join(str(error).split())[:300]}") from error

@@ -38,7 +38,7 @@ from isosim.store.blobs import Blobs, Changed, Entry, Folder, opened, plain
 
 ENCODERS, REGISTRATION = "encoders/", "/registration.json"
 ID = re.compile(r"\w[\w.-]*")
-JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"
+ENCODER, CALIBRATOR, TOKENIZER = "encoder.onnx", "calibrator.onnx", "tokenizer.json"
 
 
 def cache() -> Path:
@@ -71,7 +71,7 @@ Kind = Literal["onnx", "remote", "vectors"]
 class EncoderArtifact:
     """An encoder's files and facts.
 
-    - Kind `onnx`: the file `joined` is the whole graph; `encoder` and `calibrator` are its two parts.
+    - Kind `onnx`: `encoder` and `calibrator` are the two parts of one graph, which `isosim bundle` writes.
     - Kind `remote`: the encoder runs on another server. The only graph is `calibrator`.
     - Kind `vectors`: users compute the vectors themselves. The only graph is `calibrator`.
     """
@@ -101,10 +101,6 @@ class EncoderArtifact:
     def every_prompt(self) -> set[str]:
         """All prompts that may precede a text."""
         return {self.spec.prompt, *self.prompts.values()}
-
-    @property
-    def joined(self) -> Path:
-        return self.folder / JOINED
 
     @property
     def encoder(self) -> Path:

@@ -9,13 +9,12 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
+import onnx.compose
 import torch
 from onnx import numpy_helper
 from onnx.utils import Extractor
@@ -23,9 +22,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from isosim.encoders.onnx_engine import PREFIX, open_session
+from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.export.encoder import Encoder
 from isosim.fitting.calibrator import Calibrator, Tensors
+from isosim.store.artifacts import verified
 
 OPSET = 23  # the first opset with `Attention`, for which ONNX Runtime has a fused kernel
 PARITY = 1e-4  # largest allowed difference between the outputs of torch and ONNX, fp32
@@ -134,6 +135,38 @@ def cut(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     return encoder, calibrator
 
 
+def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelProto:
+    """Joins encoder and calibrator into one graph: token ids and calibrator weights → pooled, latent.
+
+    Both graphs may contain values of the same name, so the encoder's values are renamed.
+    """
+    encoder = onnx.compose.add_prefix(
+        encoder, "encoder/", rename_inputs=False, rename_outputs=False, rename_value_infos=False
+    )
+    del encoder.graph.value_info[:]  # shapes of inner values, which are optional; it also names the output `pooled`
+    versions = {entry.domain: entry.version for model in (encoder, calibrator) for entry in model.opset_import}
+    for model in (encoder, calibrator):
+        del model.opset_import[:]
+        model.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in versions.items())
+        model.ir_version = max(encoder.ir_version, calibrator.ir_version)
+    joined: onnx.ModelProto = onnx.compose.merge_models(
+        encoder, calibrator, io_map=[("pooled", "pooled")], inputs=None, outputs=["pooled", "latent"]
+    )
+    onnx.checker.check_model(joined, full_check=True)
+    return joined
+
+
+def joined_graph(artifact: EncoderArtifact) -> onnx.ModelProto:
+    """The parts of an encoder in the store as one graph.
+
+    Raises:
+        CorruptArtifact: a part does not match the manifest.
+    """
+    for part in (artifact.encoder, artifact.calibrator):
+        verified(artifact.folder, part.name)
+    return join(onnx.load(artifact.encoder), onnx.load(artifact.calibrator))
+
+
 def with_weights(model: onnx.ModelProto, weights: dict[str, npt.NDArray[np.generic]]) -> onnx.ModelProto:
     """A copy of the graph in which the calibrator's weights are constants instead of inputs."""
     baked = onnx.ModelProto()
@@ -161,7 +194,7 @@ def random_weights(dim: int, seed: int) -> dict[str, Tensor]:
     return weights
 
 
-def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensors]]:
+def runs(joined: onnx.ModelProto, dim: int, vocabulary: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensors]]:
     """Runs the graph on random token ids, masks and calibrator weights, once for each of PARITY_SHAPES.
 
     Yields ids, mask, outputs (2, B, D) and the calibrator's weights.
@@ -169,6 +202,7 @@ def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[t
     Raises:
         ArithmeticError: the calibrator's weights changed `pooled`.
     """
+    session = open_session(joined.SerializeToString(), 0)
     weights = random_weights(dim, seed=0)
     overrides = {PREFIX + name: tensor.numpy() for name, tensor in weights.items()}
     names = {value.name for value in session.get_inputs()}
@@ -185,7 +219,7 @@ def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[t
         yield ids, mask, torch.from_numpy(np.stack(outputs)), weights
 
 
-def check_parity(encoder: Encoder, path: Path) -> float:
+def check_parity(encoder: Encoder, joined: onnx.ModelProto) -> float:
     """Largest difference between torch and ONNX in `pooled` and `latent`.
 
     Raises:
@@ -195,10 +229,10 @@ def check_parity(encoder: Encoder, path: Path) -> float:
     transformer: Any = encoder.model[0]
     vocabulary = transformer.config.vocab_size
     differences, dim = [], encoder.spec.dim
-    for ids, mask, outputs, weights in runs(open_session(path, 0), dim, vocabulary):
-        joined = CalibratedEncoder(encoder, dim)
+    for ids, mask, outputs, weights in runs(joined, dim, vocabulary):
+        module = CalibratedEncoder(encoder, dim)
         with torch.no_grad():
-            expected = torch.stack(joined(ids, mask, torch.zeros_like(ids), list(weights.values())))
+            expected = torch.stack(module(ids, mask, torch.zeros_like(ids), list(weights.values())))
             row = mask.sum(1).argmin()
             alone = encoder(ids[row, mask[row] == 1][None], mask[row, mask[row] == 1][None])[0]
         if not torch.allclose(alone, expected[0, row], rtol=0, atol=PARITY):
@@ -207,7 +241,7 @@ def check_parity(encoder: Encoder, path: Path) -> float:
     return within_parity(differences)
 
 
-def check_latents(path: Path, dim: int) -> float:
+def check_latents(joined: onnx.ModelProto, dim: int) -> float:
     """Largest difference between torch and ONNX in `latent`. Both compute `latent` from the graph's `pooled`.
 
     This is the check for encoders of lower precision. Their `pooled` may differ from torch's by more than 1e-4.
@@ -216,7 +250,7 @@ def check_latents(path: Path, dim: int) -> float:
         ArithmeticError: the difference is above 1e-4, or the calibrator's weights changed `pooled`.
     """
     differences = []
-    for _, _, (pooled, latent), weights in runs(open_session(path, 0), dim, vocabulary=100):
+    for _, _, (pooled, latent), weights in runs(joined, dim, vocabulary=100):
         with torch.no_grad():
             differences.append(float((Calibrator.from_weights(weights)(pooled) - latent).abs().max()))
     return within_parity(differences)

@@ -8,14 +8,13 @@ import onnx
 from isosim.domains.seeding import adopt_shipped
 from isosim.domains.store import DomainStore, StoredVersion
 from isosim.encoders import probe
-from isosim.encoders.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
+from isosim.encoders.store import CALIBRATOR, ENCODER, TOKENIZER, EncoderArtifact, EncoderStore
 from isosim.export.checkpoints import Checkpoint, licence_of
 from isosim.export.encoder import Encoder
-from isosim.export.graph import OPSET, check_parity, cut, export_joined, with_weights
+from isosim.export.graph import OPSET, check_parity, cut, export_joined, join, joined_graph, with_weights
 from isosim.fitting.linear import identity
 from isosim.fitting.methods import weights_of
 from isosim.scoring.calibration import DEFAULT
-from isosim.store.artifacts import verified
 from isosim.store.blobs import opened
 
 SHIPPED = Path(__file__).parent / "shipped"  # default calibrations: one folder per encoder, named by its digest
@@ -39,13 +38,12 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, encoder: Encod
 
         def write(folder: Path) -> dict[str, object]:
             say("tracing and exporting (half a minute)")
-            joined = export_joined(encoder)
-            onnx.save(joined, folder / JOINED)
-            for name, model in zip((ENCODER, CALIBRATOR), cut(joined), strict=True):
+            parts = cut(export_joined(encoder))
+            for name, model in zip((ENCODER, CALIBRATOR), parts, strict=True):
                 onnx.save(model, folder / name)
             (folder / TOKENIZER).write_bytes(encoder.tokenizer)
             say("comparing the exported graph with torch at other input shapes")
-            worst = check_parity(encoder, folder / JOINED)
+            worst = check_parity(encoder, join(*parts))
             licence = checkpoint.licence or licence_of(checkpoint.folder)
             say(f"licence of the weights: {licence}")
             facts = {"licence": licence, "prompts": encoder.prompts}
@@ -77,11 +75,10 @@ def bundle(encoder: EncoderArtifact, domain: str, stored: StoredVersion, output:
     """Writes a standalone graph (token ids → pooled, latent), with domain, version and encoder in its metadata.
 
     Raises:
-        CorruptArtifact: the joined graph does not match its manifest.
+        CorruptArtifact: a graph does not match its manifest.
     """
-    verified(encoder.folder, JOINED)
     weights = stored.weights if stored.weights is not None else weights_of(identity(encoder.spec.dim))
-    model = with_weights(onnx.load(encoder.joined), weights)
+    model = with_weights(joined_graph(encoder), weights)
     facts = {
         "isosim.domain": domain,
         "isosim.version": str(stored.version.number),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import compose, helper, numpy_helper
+from onnx import helper, numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
     CalibrationMethod,
@@ -127,27 +127,6 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
     del converted.graph.node[:]
     converted.graph.node.extend(nodes.values())
     return converted
-
-
-def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelProto:
-    """Joins encoder and calibrator into one graph: token ids and calibrator weights → pooled, latent.
-
-    Both graphs may contain values of the same name, so the encoder's values are renamed.
-    """
-    encoder = compose.add_prefix(
-        encoder, "encoder/", rename_inputs=False, rename_outputs=False, rename_value_infos=False
-    )
-    del encoder.graph.value_info[:]  # shapes of inner values, which are optional; it also names the output `pooled`
-    versions = {entry.domain: entry.version for model in (encoder, calibrator) for entry in model.opset_import}
-    for model in (encoder, calibrator):
-        del model.opset_import[:]
-        model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
-        model.ir_version = max(encoder.ir_version, calibrator.ir_version)
-    joined = compose.merge_models(
-        encoder, calibrator, io_map=[("pooled", "pooled")], inputs=None, outputs=["pooled", "latent"]
-    )
-    onnx.checker.check_model(joined)
-    return joined
 
 
 def fingerprint(model: onnx.ModelProto) -> str:

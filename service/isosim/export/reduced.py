@@ -12,11 +12,11 @@ import onnx
 
 from isosim.encoders import probe
 from isosim.encoders.onnx_engine import OnnxEncoder
-from isosim.encoders.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
+from isosim.encoders.store import CALIBRATOR, ENCODER, TOKENIZER, EncoderArtifact, EncoderStore
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import InvalidInput
 from isosim.export import precision
-from isosim.export.graph import check_latents
+from isosim.export.graph import check_latents, join
 from isosim.jobs.text_lines import read_text
 from isosim.store.artifacts import verified
 
@@ -53,7 +53,7 @@ def export_reduced(store: Path, fp32: EncoderArtifact, wanted: Reduced, text: Pa
         Unavailable: bf16, and OpenVINO is not installed or this processor has no bfloat16.
         ArithmeticError: the calibrator's outputs in ONNX differ too much from those in torch.
     """
-    verified(fp32.folder, JOINED)
+    verified(fp32.folder, ENCODER)
     model = onnx.load(fp32.encoder)
     if wanted == "bf16":  # the same graph: OpenVINO converts the numbers when it loads the encoder
         return publish(store, fp32, wanted, "openvino", model, say)
@@ -83,10 +83,9 @@ def publish(
     def write(folder: Path) -> dict[str, object]:
         onnx.save(reduced, folder / ENCODER)
         onnx.save(calibrator, folder / CALIBRATOR)
-        onnx.save(precision.join(reduced, calibrator), folder / JOINED)
         shutil.copyfile(fp32.tokenizer, folder / TOKENIZER)
         kept = {"licence": fp32.licence, "prompts": dict(fp32.prompts)}
-        return {**kept, "parity": check_latents(folder / JOINED, spec.dim), "probe": probe.take(folder, spec)}
+        return {**kept, "parity": check_latents(join(reduced, calibrator), spec.dim), "probe": probe.take(folder, spec)}
 
     artifact = encoders.add(artifact_id, spec, write)
     say(f"encoder {artifact_id} written to {artifact.folder}")

@@ -39,7 +39,7 @@ from isosim.migration.encoders import Encoders
 from isosim.observability import logs
 from isosim.observability.metrics import Metrics
 from isosim.observability.traces import tracing
-from isosim.redis_connection import end, refuse_cluster
+from isosim.redis_connection import end, refuse_wrong_role
 from isosim.scoring.drift import DriftMonitor
 from isosim.server.encoders import EncoderParts, EncoderPlan, plans
 from isosim.server.guard import Guard
@@ -79,7 +79,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         url = settings.redis_address
         shared: RedisCache | None = None
         if url is not None:
-            await asyncio.to_thread(refuse_cluster, url)
+            await asyncio.to_thread(refuse_wrong_role, url)
             shared = await stack.enter_async_context(
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )

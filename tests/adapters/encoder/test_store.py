@@ -19,7 +19,7 @@ from tests.objects import objects  # noqa: F401 - a fixture
 from tests.store.conftest import Open, blobs, place  # noqa: F401 - fixtures
 from tests.store.machines import Crashing, Killed
 
-FILES = ("model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json")
+FILES = ("encoder.onnx", "calibrator.onnx", "tokenizer.json")
 SPEC = EncoderSpec("somewhere", "w", "t", "mean", 6, 256, "", "fp32", 384, 0)
 PREFIX = f"encoders/bert/{SPEC.digest}/"
 
@@ -60,7 +60,7 @@ def test_what_was_added_is_found_by_its_name(encoders: EncoderStore) -> None:
     found = encoders.find("bert")
     assert found == added
     assert (found.spec, found.digest, found.folder.name) == (SPEC, SPEC.digest, SPEC.digest)
-    assert [p.read_text() for p in (found.joined, found.encoder, found.calibrator, found.tokenizer)] == list(FILES)
+    assert [p.read_text() for p in (found.encoder, found.calibrator, found.tokenizer)] == list(FILES)
     assert encoders.has("bert", SPEC.digest)
     assert not encoders.has("bert", "0" * 64)
     assert encoders.ids() == ["bert"]
@@ -108,7 +108,7 @@ def test_an_encoder_of_a_bucket_is_fetched_once_and_again_if_the_copy_is_damaged
     artifact.tokenizer.write_text("damaged")
     left = artifact.folder.with_name(".building-0123456789abcdef")  # of a process that was killed
     left.mkdir()
-    (left / "model.onnx").write_text("half")
+    (left / "encoder.onnx").write_text("half")
     assert encoders.find("bert").tokenizer.read_text() == "tokenizer.json"
     assert encoders.ids() == ["bert"]
     with ThreadPoolExecutor(8) as pool:
@@ -173,7 +173,7 @@ def test_an_export_that_is_killed_at_any_step_is_whole_or_not_there(place: Open,
         (left,) = encoders.garbage(-1, set()) if keys(encoders) else [None]
         assert left is None or left.why == ("an unused encoder" if whole else "left unfinished")
         assert list(encoders.garbage(60, set())) == []
-        assert add(encoders).joined.read_text() == "model.onnx"
+        assert add(encoders).encoder.read_text() == "encoder.onnx"
         encoders.remove(encoders.find("bert"))
         assert keys(encoders) == []
 
@@ -194,12 +194,12 @@ def test_two_exports_of_one_encoder_at_once_leave_one_that_is_whole(encoders: En
             made.append((folder, facts["files"], (folder / MANIFEST).read_bytes()))
         list(pool.map(export, range(3)))
     found = encoders.find("bert")
-    assert len({path.read_text()[-1] for path in (found.joined, found.encoder, found.calibrator, found.tokenizer)}) == 1
+    assert len({path.read_text()[-1] for path in (found.encoder, found.calibrator, found.tokenizer)}) == 1
 
 
 def test_an_export_that_fails_leaves_nothing(encoders: EncoderStore) -> None:
     def fail(folder: Path) -> dict[str, object]:
-        (folder / "model.onnx").write_bytes(b"half")
+        (folder / "encoder.onnx").write_bytes(b"half")
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):

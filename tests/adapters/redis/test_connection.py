@@ -1,14 +1,17 @@
 """Why Redis cannot be used, in the words of log, API and `isosim doctor`."""
 
 import socket
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from isosim.redis_connection import why
-from tests.processes import RedisServer, free_port
+from isosim.errors import Unavailable
+from isosim.redis_connection import refuse_wrong_role, why, wrong_role
+from tests.processes import Process, RedisServer, free_port, wait_until
 
 
 def reason(url: str) -> str:
@@ -39,3 +42,35 @@ def test_a_wrong_password_is_named(redis_server: RedisServer) -> None:
         found = reason(redis_server.url.replace("redis://", f"redis://{place}"))
         assert "refuses the user or password" in found
         assert "wrong" not in found
+
+
+def test_a_sentinel_is_refused_at_a_start_and_a_replica_only_named(redis_server: RedisServer, tmp_path: Path) -> None:
+    """A replica may be promoted while the server runs."""
+    port, log, conf = free_port(), tmp_path / "log", tmp_path / "sentinel.conf"
+    conf.write_text(f"port {port}\ndir {tmp_path}\n")
+    with log.open("wb") as output:
+        popen = subprocess.Popen(["redis-server", conf, "--sentinel"], stdout=output, start_new_session=True)
+    sentinel = Process(popen, log)
+    try:
+        wait_until(lambda: "redis_mode:sentinel" in said(port))
+        with pytest.raises(Unavailable, match="a Sentinel, which stores nothing; give the address of the primary"):
+            refuse_wrong_role(f"redis://127.0.0.1:{port}")
+    finally:
+        sentinel.kill()
+    with Redis.from_url(redis_server.url) as redis:
+        refuse_wrong_role(redis_server.url)
+        assert wrong_role(redis.info()) is None
+        redis.replicaof("127.0.0.1", free_port())
+        refuse_wrong_role(redis_server.url)
+        found = wrong_role(redis.info())
+        assert found is not None
+        assert "replica" in found[0]
+
+
+def said(port: int) -> str:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as connection:
+            connection.sendall(b"INFO server\r\n")
+            return connection.recv(65536).decode()
+    except OSError:
+        return ""
