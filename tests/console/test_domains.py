@@ -208,9 +208,11 @@ def test_running_calibrations_stand_above_the_domains_which_can_be_sorted(visit:
     analyst.chooses("Sort by", "newest")
     assert names.first.inner_text() == "zz-newest"
     assert len(known) == names.count()
+    site.copies("yy-late")
     analyst.presses(re.compile("^Cancel calibration of aa-coming"))
     analyst.answers("Cancel the calibration")
     running.wait_for(state="hidden")
+    analyst.page.locator("tr.domain").filter(has_text="yy-late").wait_for()  # read again when a calibration ends
     analyst.go("#/compare/letters")
     listed = [one.get_attribute("label") for one in analyst.field("Scored by").locator("optgroup").all()]
     assert listed[0] == "zz-newest"

@@ -103,6 +103,12 @@ def test_from_a_file_to_pairs_of_a_stated_precision(visit: Visit, site: Site, tm
     assert len(labels) == 60
     assert all(int(row["label"]) == (row["a"].lower() == row["b"].lower()) for row in labels)
 
+    hold = analyst.page.get_by_text("No pairs reach what is asked for above")
+    assert not hold.is_visible()
+    analyst.fills("Wanted", "99.99")
+    assert "out of reach" in tile(analyst)
+    assert hold.is_visible()  # beside a button that is off
+    assert analyst.page.get_by_role("button", name="Download", exact=True).is_disabled()
     analyst.fills("Wanted", "1")  # of a target that is not computed yet, nothing is said
     assert analyst.page.locator(".tile.stale").count() == 1
     assert analyst.page.get_by_role("button", name="Download", exact=True).is_disabled()

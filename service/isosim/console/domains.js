@@ -23,12 +23,13 @@ export async function openDomains(_, context) {
   const total = h("p", { class: "muted", role: "status" });
   const order = select(Object.entries(ORDERS), "name", { onchange: show });
   const input = h("input", { type: "search", placeholder: "A part of the name", maxlength: "64" });
-  typed(input, (contains) => attempt(context, async () => { // the server looks: it knows more domains than the page
+  const load = (contains) => attempt(context, async () => { // the server looks: it knows more domains than the page
     const found = await page(context, { contains, limit: LOADED });
     if (contains !== input.value.trim().toLowerCase()) return; // typed on meanwhile
     Object.assign(state, { contains, shown: SHOWN }, found);
     show();
-  }));
+  });
+  typed(input, load);
 
   function show() {
     const { domains, next, shown } = state;
@@ -54,7 +55,7 @@ export async function openDomains(_, context) {
   return [
     h("div", { class: "heading" }, h("h1", {}, "Domains"), action("New calibration", "#/calibrate", { class: "button primary" })),
     h("p", { class: "lead" }, ...withTerms("A domain is a kind of text with a scale of its own. Its version in use answers requests that name the domain; its other versions wait.")),
-    jobList(context, true),
+    jobList(context, () => load(input.value.trim().toLowerCase())),
     fresh && h("p", { class: "verdict" }, "There is no domain of your own yet. Begin with a ", h("a", { href: "#/calibrate" }, "new calibration"), " from a file of your sentences."),
     h("div", { class: "row" }, field("Filter by name", input, ""), field("Sort by", order, "")), total, list,
   ].filter(Boolean);
@@ -178,8 +179,7 @@ const SHIFTED = 0.25;
 /** Drift in a word or two, for a line. */
 function driftWord(drift) {
   if (!drift) return h("span", { class: "muted" }, "no requests yet");
-  const psi = drift.stability_index;
-  const foreign = drift.out_of_domain;
+  const { stability_index: psi, out_of_domain: foreign } = drift;
   if (psi === null && foreign === null) return h("span", { class: "muted" }, "too little asked");
   const [word, kind] = psi === null ? [`${percent(foreign)} foreign`, foreign > 0.05 ? "warn" : "good"]
     : psi > SHIFTED ? ["shifted", "warn"] : psi > MOVING ? ["moving", "warn"] : ["stable", "good"];
@@ -188,8 +188,7 @@ function driftWord(drift) {
 
 function driftDetails(drift) {
   if (!drift) return h("p", { class: "muted" }, "Drift: nothing was asked of the version in use since the server started.");
-  const psi = drift.stability_index;
-  const foreign = drift.out_of_domain;
+  const { stability_index: psi, out_of_domain: foreign } = drift;
   const seen = `${counted(drift.texts, "text")} and ${counted(drift.pairs, "pair")}`;
   if (foreign === null && psi === null) {
     return h("p", { class: "muted" }, `Drift: ${seen} were looked at so far; it takes 100 texts to say something.`);

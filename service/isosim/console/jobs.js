@@ -29,14 +29,16 @@ export function liveList(context, where, show) {
   return place;
 }
 
-/** The calibrations; `running`: only those that go on, and nothing where there are none. */
-export function jobList(context, running = false) {
-  let all = false;
-  const title = running ? "Running calibrations" : "Earlier calibrations";
+/** The calibrations; with `ended` only those that go on, and it is called when one of them has ended. */
+export function jobList(context, ended) {
+  let [all, going] = [false, 0];
+  const [running, title] = [Boolean(ended), ended ? "Running calibrations" : "Earlier calibrations"];
 
   function show({ jobs: every }, refresh) {
     const jobs = every.filter(({ status }) => !running || ACTIVE.has(status));
     section.hidden = running && !jobs.length;
+    if (running && jobs.length < going) ended();
+    going = jobs.length;
     const shown = all ? jobs : jobs.slice(0, SHOWN);
     const rows = shown.map((job) => h("tr", {},
       h("th", { scope: "row" }, job.domain),

@@ -84,7 +84,7 @@ function resultOf(match, context) {
     ask(score(similarity, 2));
   }, signal);
   const pairs = h("div", { class: "stack" });
-  const lead = h("p", { class: "muted" });
+  const [lead, hold] = [h("p", { class: "muted" }), h("p", { class: "verdict warn", role: "status", hidden: true }, "No pairs reach what is asked for above: ask for less, or judge more pairs.")];
   const form = select(Object.entries(FORMS).filter(([name]) => name !== "clusters" || match.rows.length === 1), "pairs");
   const format = select(Object.entries(FORMATS), "xlsx");
   const save = button("Download", () => store(form.value, format.value, state.asked, save), { class: "primary" });
@@ -150,7 +150,7 @@ function resultOf(match, context) {
       await list(mine);
       if (mine !== state.latest) return;
       stale(false);
-      save.disabled = !state.asked;
+      hold.hidden = !(save.disabled = !state.asked);
       saveLabels.disabled = !whole.judged;
       if (use) use.disabled = whole.judged < context.server.fewest_labels;
     } catch (error) {
@@ -262,7 +262,7 @@ function resultOf(match, context) {
     judge.element,
     h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), lead, pairs),
     h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),
-      h("div", { class: "row" }, field("Content", form, ""), field("Format", format, ""), h("div", { class: "buttons" }, save)),
+      h("div", { class: "row" }, field("Content", form, ""), field("Format", format, ""), h("div", { class: "buttons" }, save)), hold,
       h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels can be used again with other files."),
       h("div", { class: "buttons" }, saveLabels, use, button("Delete this match", async () => { if (await removeMatch(match, context)) location.hash = "#/"; }, { class: "danger quiet" })),
       use && h("p", { class: "muted small" }, `From ${context.server.fewest_labels} judged pairs on, ${domain} can take them: a new version with these labels is made, in place of earlier labels.`)),
