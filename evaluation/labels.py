@@ -11,7 +11,6 @@ from evaluation.calibrated import calibrated, within
 from evaluation.corpora import Bench, PairVectors, Row
 from isosim.arrays import Doubles, Rows
 from isosim.fitting import probability
-from isosim.fitting.reliability import calibration_error
 from isosim.jobs.labelled_pairs import Pairs, read_pairs
 from isosim.scoring.similarity import cosine
 
@@ -70,6 +69,13 @@ def one_draw(
     learnt, _ = probability.fit(similarities[seen], made.scale, own.pairs.gold[seen], seed)
     predicted = learnt.probability(made.scale.false_match_rate(similarities[others]))
     return (*errors(predicted, own.pairs.gold[others]), *errors(taken_over[others], own.pairs.gold[others]))
+
+
+def calibration_error(probabilities: Doubles, targets: Doubles) -> float:
+    """Expected calibration error over bins of equal numbers of pairs (Nixon et al., 2019, section 3). Arrays: (N,)."""
+    bins = probability.equal_mass_bins(probabilities, targets, probability.BINS, np.ones(len(targets)))
+    predicted, observed, _, mass = bins
+    return float(mass @ np.abs(predicted - observed) / mass.sum())
 
 
 def errors(predicted: Doubles, labels: Doubles) -> tuple[float, float]:

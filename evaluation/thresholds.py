@@ -11,13 +11,10 @@ from evaluation.corpora import ALL, HOME, Bench, Row, distinct
 from isosim.arrays import Rows, Vectors
 from isosim.errors import InvalidInput
 from isosim.fitting import reference
-from isosim.jobs.labelled_pairs import read_pairs
 from isosim.jobs.text_lines import read_lines
 from isosim.scoring.advice import Target, advise
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.equating import equate
-from isosim.scoring.similarity import cosine
-from isosim.sts import spearman
 
 TESTED, MOST_TESTED = 2000, 4000  # smallest and largest number of held-out sentences
 # Nominal rate -> bounds of the mean rate, and bounds of one split's rate, as multiples of the nominal rate.
@@ -92,44 +89,6 @@ def moved_thresholds(
                 "converted": new_at, "then false matches, %": after, "old number reused, %": reused,
                 "kept": low <= after / before <= high,
             }  # fmt: skip
-
-
-SIZES = (50, 200, 500, 1000, 2000, 5000, 20_000)
-DRAWS = 10
-
-
-def text_size(bench: Bench, largest: int = 20_000, figure: str = "") -> Iterator[Row]:
-    """Threshold error (Wikipedia) and gain of ranking (STS-B) by the number of sentences of a calibration."""
-    rate, embed = 0.01, bench.encoder.vectors
-    sizes = [size for size in SIZES if size <= largest]
-    texts = bench.sample(HOME, sizes[-1] + MOST_TESTED, least=sizes[-1] + MOST_TESTED)
-    x = embed(texts)
-    train, test = (read_pairs(bench.data / "sts/stsb" / f"{part}.tsv") for part in ("train", "test"))
-    own = list(dict.fromkeys((*train.left, *train.right)))
-    own_x, left, right = embed(own), embed(test.left), embed(test.right)
-    before = spearman(cosine(left, right), test.gold)
-    rows = []
-    for size in sizes:
-        rates, gains, methods, resolutions = [], [], set(), []
-        draws = DRAWS if size < SIZES[-1] else 4
-        for number, (rng, mine, others) in enumerate(random_splits(len(texts), size, draws)):
-            made = calibrated([texts[row] for row in mine], x[mine], embed, rng, intervals=number == 0)
-            methods.add(made.method)
-            resolutions.append(made.scale.resolution)
-            unseen = made.fitted(x[others[:MOST_TESTED]])
-            rates.append(false_match_rate(unseen, made.scale.threshold(rate)))
-            if size <= len(own):
-                drawn = rng.permutation(len(own))[:size]
-                fitted = calibrated([own[row] for row in drawn], own_x[drawn], embed, rng).fitted
-                gains.append(spearman(cosine(fitted(left), fitted(right)), test.gold) - before)
-        rows.append({
-            "sentences": size, "method": ", ".join(sorted(methods)), "false matches at 1 %": [100 * r for r in rates],
-            "draws within 0.7–1.4 %": 100 * within([r / rate for r in rates], BARS[rate][1]),
-            "resolution": resolutions[0], "gain on STS-B": gains,
-        })  # fmt: skip
-        yield rows[-1]
-    if figure:
-        figures.text_size(rows, bench.encoder.artifact.id, Path(figure))
 
 
 # Smallest number of sentences per language. Half of them make the language's scale; one made from fewer than 400

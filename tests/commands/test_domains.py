@@ -47,7 +47,7 @@ def test_show_is_a_report_for_people(run: Run, calibrated_store: Path) -> None:
     done = run("domains", "show", "tickets")
     assert done.stdout.startswith("tickets@2 (champion): soft\n")
     report = domains_of(calibrated_store).report("tickets", 2)
-    assert report["reason"] in done.stdout
+    assert "why: method soft was asked for\n" in done.stdout
     assert f"similarity ≥ {report['reference']['threshold_at_1_percent']:.4f}" in done.stdout
     earlier = json.loads(run("domains", "show", "tickets@1", "--json").stdout)
     assert (earlier["version"], earlier["alias"], earlier["method"]) == (1, "previous", "centring")
@@ -55,12 +55,13 @@ def test_show_is_a_report_for_people(run: Run, calibrated_store: Path) -> None:
 
 
 def test_show_has_the_gates_candidates_as_a_table(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:
-    evidence = {"agreement": 0.99, "effective_rank": 30.0, "copies_z": None}
-    publish(
-        domains_of(own_store), "tickets", tiny, report={"candidates": [{"method": "identity", "evidence": evidence}]}
-    )
+    tried = {"method": "identity", "score": 0.5, "gain": 0.0, "interval": [-0.1, 0.2]}
+    publish(domains_of(own_store), "tickets", tiny, report={"candidates": [tried]})
     lines = run("domains", "show", "tickets", model_store=own_store).stdout.splitlines()
-    assert lines[-2:] == ["candidate\tagreement\teffective rank", "identity\t0.99\t30"]
+    assert lines[-2:] == [
+        "candidate\tscore on labelled pairs\tgain over identity\t95 % interval",
+        "identity\t0.5000\t+0.0000\t-0.1000 to +0.2000",
+    ]
 
 
 def test_promote_and_rollback_change_who_answers(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:

@@ -89,8 +89,8 @@ def refused(answer: httpx.Response, *words: str, status: int = 422) -> str:
 
 def test_the_report_says_what_was_not_judged(server: Server) -> None:
     report = server.client.get("/domains/default/versions/1").json()["report"]
-    assert (report["method"], report["posted"], report["distinct"], report["used"]) == ("identity", 2000, 2000, 2000)
-    assert "Without texts" in report["reason"]
+    assert (report["posted"], report["distinct"], report["sentences"]) == (2000, 2000, 2000)
+    assert (report["method"], report["evidence"]) == ("identity", None)
     assert set(report["not_judged"]) == {"out_of_domain", "recognition", "rawness"}
     assert report["domain_test"] is False
 

@@ -377,9 +377,6 @@ class Threshold:
     unit: str | None = None  # unit of `distance`, if the request named one
     distance: float | None = None  # `similarity` converted to `unit`
     distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
-    # Only for a false hit rate. 1: all queries match random entries equally often. 5: a query that has a false hit
-    # matches another random entry 5 times as often as an average query. None if too few queries have a false hit.
-    query_spread: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

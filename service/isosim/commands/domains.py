@@ -42,7 +42,11 @@ Number = Annotated[int, typer.Argument(help="number of a version", min=1)]
 COLUMNS = ("domain", "version", "alias", "method", "encoder", "sentences", "created", "thresholds")
 DIGITS = 12  # of an encoder's digest
 UNREADABLE = "unreadable"  # shown instead of an alias; the reason is printed to stderr
-CANDIDATE_COLUMNS = ("agreement", "effective_rank", "mean_random_cosine", "hubness", "copies_z", "labelled_score")
+NOT_JUDGED = {
+    "out_of_domain": "whether a text belongs to the domain (needs the encoder)",
+    "recognition": "whether sentences are recognized after a change of capitals and punctuation (needs the encoder)",
+    "rawness": "how much the vectors depend on the surface of sentences (needs the texts)",
+}
 
 
 @app.callback()
@@ -135,28 +139,53 @@ def show_version(
     if (origin := version.origin) is not None:
         print(f"  came from: {origin['domain']}@{origin['version']}, {origin['imported']}")
     print_precisions(version.report)
-    candidates = version.report.get("candidates") or []
-    if candidates:
-        columns = [c for c in CANDIDATE_COLUMNS if any(one["evidence"].get(c) is not None for one in candidates)]
+    if candidates := version.report.get("candidates"):
         print()
         show(
-            ("candidate", *(column.replace("_", " ") for column in columns)),
-            [(one["method"], *(figure(one["evidence"].get(column)) for column in columns)) for one in candidates],
+            ("candidate", "score on labelled pairs", "gain over identity", "95 % interval"),
+            [
+                (
+                    one["method"],
+                    f"{one['score']:.4f}",
+                    f"{one['gain']:+.4f}",
+                    "{:+.4f} to {:+.4f}".format(*one["interval"]),
+                )
+                for one in candidates
+            ],
             head=True,
         )
+
+
+def reason_of(report: Mapping[str, Any]) -> str:
+    """Why a version has its method."""
+    rule, method = report["evidence"], report["method"]
+    if report["asked"] != "auto":
+        return f"method {report['asked']} was asked for"
+    if rule is None:
+        return "scores stay raw cosines, because only texts show whether the encoder needs a correction"
+    if rule["surface"] is None:
+        return "scores stay raw cosines, because the encoder gives most sentences the same vector"
+    seen = f"rawness {rule['rawness']:.2f}, from {rule['sentences']:,} sentences"
+    if rule["recognition"] is not None:
+        seen += f"; {rule['recognition']:.0%} are recognized after a change of capitals and punctuation"
+    if method.startswith("soft:"):
+        return f"the vectors depend too much on the surface of sentences ({seen})"
+    if method != "identity" or (rule["strength"] > 0 and report["candidates"]):
+        return f"it ranks the labelled pairs best, or nearly so ({seen})"
+    return f"scores stay raw cosines, because nothing speaks for a correction ({seen})"
 
 
 def facts_of(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What a version's report says, as (name, text); missing facts are left out."""
     if "posted" in report:
         yield "sentences", f"{report['sentences']:,} distinct of {report['posted']:,}"
-    used, distinct = report.get("used", 0), report.get("distinct", 0)
+    used, distinct = report.get("sentences", 0), report.get("distinct", 0)
     if used < distinct:
-        yield "from", f"{used:,} of {distinct:,} distinct {'vectors' if 'vectors_sha256' in report else 'sentences'}"
-    if "reason" in report:
-        yield "why", report["reason"]
-    for what in report.get("not_judged", {}).values():
-        yield "not judged", what
+        yield "from", f"{used:,} of {distinct:,} distinct {'vectors' if report['vectors_sha256'] else 'sentences'}"
+    if "evidence" in report:
+        yield "why", reason_of(report)
+    for what in report.get("not_judged", ()):
+        yield "not judged", NOT_JUDGED[what]
     if count := report.get("unreadable"):
         yield "left out", f"{count:,} distinct sentences of which the encoder's vocabulary contains no token"
     if labels := report.get("labels"):
@@ -197,7 +226,7 @@ def facts_of_labels(labels: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     if labels.get("unreadable"):
         yield "left out", f"{labels['unreadable']:,} pairs whose text has no token that the encoder knows"
-    if "notice" in labels:
+    if labels.get("notice"):
         yield "notice", labels["notice"]
 
 
@@ -235,10 +264,6 @@ def print_precisions(report: Mapping[str, Any]) -> None:
         ],
         head=True,
     )
-
-
-def figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
 
 
 Without = Annotated[

@@ -26,22 +26,17 @@ const WORDS = {
 
 const DETAILS = {
   rawness: "How much more the encoder's vectors show the surface of a sentence (length, marks, digits, capitals) than a plain list of its words does; a high value asks for a correction.",
-  "bag of words": "A list of the words of a sentence without their order, the simplest vector of it.",
   whitening: "A method that makes all directions of the vectors equally strong; the soft kind does so in part.",
   nulling: "A method that removes the few directions that nearly all sentences have in common.",
   flow: "A method with a small neural network that gives the vectors of the domain the shape of a round cloud.",
-  hubness: "How unevenly sentences are near neighbours of others; 0 means that no sentence is near to very many.",
   "effective rank": "How many directions the vectors use in effect; more directions tell more sentences apart.",
   AUROC: "The chance that a labelled match scores higher than a labelled non-match: 0.5 is guessing, 1 is perfect.",
   Spearman: "How well the order of the scores agrees with the order of the grades: 0 is not at all, 1 is perfectly.",
   PSI: "The population stability index, which says how far today's scores are distributed differently from those of the calibration; below 0.1 is stable, above 0.25 has shifted.",
-  "noisy copies": "Sentences that were altered slightly on purpose, to see whether they are still found beside the originals.",
-  "paired z": "A difference counted in its own standard errors; beyond −2 and 2 it is hardly chance.",
-  bootstrap: "A measurement repeated on random redraws of the same data, to see how far chance moves it.",
 };
 
 const ALL = { ...WORDS, ...DETAILS };
-const SPELLINGS = { thresholds: "threshold", domains: "domain", versions: "version", probabilities: "probability", "labelled pairs": "labelled pair", "noised copies": "noisy copies" };
+const SPELLINGS = { thresholds: "threshold", domains: "domain", versions: "version", probabilities: "probability", "labelled pairs": "labelled pair" };
 const HIDE_AFTER = 200; // ms, in which the pointer may move from the word to its sentence
 
 const slug = (word) => `term-${word.toLowerCase().replace(/[^a-z0-9]+/g, "-")}`;

@@ -6,6 +6,7 @@ import { confirm } from "./dialogs.js";
 import { action, badge, button, facts, h } from "./dom.js";
 import { ago, count, counted, methodName, plainly, promotionReason, PROMOTIONS, seconds, sentence } from "./format.js";
 import { withTerms } from "./glossary.js";
+import { why } from "./report.js";
 import { promote } from "./versions.js";
 
 export const ACTIVE = new Set(["queued", "running", "publishing"]);
@@ -174,8 +175,7 @@ function ended(job, state, context) {
         h("strong", {}, `Version ${version} of ${domain}`), words),
       h("p", {}, h("strong", {}, answers === job.promoted ? "Why: " : "When it was made: "), promotionReason(job.report?.promotion ?? "no reason is on record")),
       ...job.notices.map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice)))),
-      job.report?.reason && h("details", {}, h("summary", {}, "Details"),
-        h("p", { class: "muted" }, ...withTerms(`${sentence(methodName(job.report.method))} ${sentence(job.report.reason)}`))),
+      job.report && h("details", {}, h("summary", {}, "Details"), h("p", { class: "muted" }, ...withTerms(why(job.report)))),
       h("div", { class: "buttons" }, !there && again, there && look, there && action("Try it", `#/compare/${encodeURIComponent(`${domain}@${version}`)}`),
         there && !job.promoted && /calibrate again with/.test(job.report?.promotion ?? "") && again,
         there && !answers && !job.promoted && button("Put it in use all the same", async () => {

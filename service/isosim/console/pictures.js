@@ -76,11 +76,10 @@ export function randomPairs(report, signal) {
   }, signal).element;
 }
 
-const points = (share) => `${Number((100 * share).toFixed(1))} ${Number((100 * share).toFixed(1)) === 1 ? "point" : "points"}`;
-
 /** How far probabilities are off, in words. */
-function honesty({ ece, ece_low: low, ece_high: high, ece_of_a_perfect_map: perfect, pairs }) {
-  return `Promised and observed shares differ by ${points(ece)} on average (95 % interval ${points(low)} to ${points(high)}), over ${count(pairs)} labelled pairs. Probabilities without any fault would differ by about ${points(perfect)} on as few pairs, by chance alone.`;
+function honesty({ reliability: bins, pairs }) {
+  const held = bins.filter(({ predicted, low, high }) => low <= predicted && predicted <= high).length;
+  return `In ${count(held)} of ${counted(bins.length, "group")} of the ${count(pairs)} labelled pairs, the 95 % interval of what happened holds what was promised.`;
 }
 
 export function reliability(labels, signal) {
@@ -117,27 +116,11 @@ export function reliability(labels, signal) {
   return element;
 }
 
-const MEASURES = {
-  mean_random_cosine: ["Mean cosine of random pairs", "0 is a space in which random sentences look unlike."],
-  effective_rank: ["Effective rank", "Directions in use; more tell more sentences apart."],
-  hubness: ["Hubness", "0: no sentence is a near neighbour of everybody."],
-  agreement: ["Agreement with uncorrected similarities", "1 keeps their order."],
-  info_nce: ["Loss of finding noisy copies", "Lower finds the altered copy of a sentence among all others more surely."],
-  copies_z: ["Noisy copies, paired z", "Above 0 they are easier to find than uncorrected; below −2 the map is vetoed."],
-  bits_per_dimension: ["Bits a dimension", "Lower fits unseen text better; only maps with a density have it."],
-  labelled_score: ["Score on labelled pairs", "AUROC for labels 0 and 1, Spearman for grades."],
-  labelled_gain: ["Gain on labelled pairs over no correction", "Above 0 is better."],
-};
-
-export function candidates(report) {
-  const title = "The candidates and their evidence";
-  const found = report.candidates;
-  if (!found.length) return missing(title, report.asked === "auto" ? "No candidates were measured: there was too little text." : "No candidates were measured, because the method was chosen by hand.", "whole");
-  const measured = Object.keys(MEASURES).filter((name) => found.some(({ evidence }) => Number.isFinite(evidence[name])));
-  const digits = { effective_rank: 0, info_nce: 5 };
+export function candidates({ candidates: found, method: chosen }) {
+  const title = "The candidates";
+  if (!found?.length) return missing(title, "No other method was tried: only labelled pairs can choose one.", "whole");
   return h("section", { class: "card whole" },
-    h("h3", {}, title), h("p", { class: "muted" }, "Every map that was fitted for comparison, measured on sentences it had not seen."),
-    table(title, ["Method", ...measured.map((name) => MEASURES[name][0])],
-      found.map(({ method, evidence }) => [`${methodName(method)}${method === report.method ? " (chosen)" : ""}`, ...measured.map((name) => score(evidence[name], digits[name] ?? 3))])),
-    h("ul", { class: "muted small" }, measured.map((name) => h("li", {}, `${MEASURES[name][0]}. ${MEASURES[name][1]}`))));
+    h("h3", {}, title), h("p", { class: "muted" }, "Every method that was tried on the labelled pairs: AUROC for labels 0 and 1, Spearman for grades."),
+    table(title, ["Method", "Score on labelled pairs", "Gain over no correction", "95 % interval"],
+      found.map(({ method, score: own, gain, interval }) => [`${methodName(method)}${method === chosen ? " (chosen)" : ""}`, score(own, 3), score(gain, 3), interval.map((end) => score(end, 3)).join(" to ")])));
 }

@@ -86,18 +86,18 @@ function advice(advised, report, best) {
   return ["Use ", h("strong", { class: "big" }, score(advised.similarity)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this similarity on."];
 }
 
-/** Why the method was chosen, before the gate's own words. */
-function why({ asked, method, evidence, base }) {
+/** Why the method was chosen. */
+export function why({ asked, method, evidence, candidates: tried, base }) {
   const kept = "The encoder's own cosine is kept, because";
   const chosen = `${sentence(methodName(method)).slice(0, -1)} was chosen, because`;
   if (base) return `The map and the scale are those of version ${base}; only the labels are new.`;
-  if (asked !== "auto" || !evidence) return `${sentence(methodName(method)).slice(0, -1)} is used, because it was asked for.`;
+  if (asked !== "auto") return `${sentence(methodName(method)).slice(0, -1)} is used, because it was asked for.`;
+  if (!evidence) return `${kept} only texts show whether it needs a correction.`;
+  if (!evidence.surface) return `${kept} most sentences have the same vector, and no method could tell them apart.`;
   if (method.startsWith("soft:")) return `${chosen} ranking gets better: the encoder's own vectors depend too much on the length, marks and capitals of sentences like these.`;
   if (method !== "identity") return `${chosen} ranking gets better: it puts the labelled pairs in a better order than the encoder's own cosine does.`;
-  if (evidence.sentences === undefined) return `${kept} all sentences have the same vector, and no method could tell them apart.`;
   if (evidence.sentences <= FEW) return `${kept} there are too few sentences to judge a correction by.`;
-  if (!(evidence.strength > 0)) return "No correction is needed: the encoder fits sentences like these as it is.";
-  if (evidence.copies_z < -2) return `${kept} the correction would make slightly altered sentences harder to find.`;
+  if (!(evidence.strength > 0) || !tried.length) return "No correction is needed: the encoder fits sentences like these as it is.";
   return `${kept} the labelled pairs are ranked better with it than with the correction.`;
 }
 
@@ -109,7 +109,6 @@ function details(version, signal) {
     h("section", { class: "stack" },
       h("h3", {}, "Why this method"),
       h("p", {}, ...withTerms(why(report))),
-      report.reason && h("p", { class: "muted" }, ...withTerms(sentence(report.reason))),
       report.promotion && h("p", {}, h("strong", {}, "Put in use or not: "), ...withTerms(promotionReason(report.promotion)))),
     h("section", { class: "stack" },
       h("h3", {}, "Where it comes from"),
@@ -118,7 +117,7 @@ function details(version, signal) {
       randomPairs(report, signal),
       report.labels?.reliability && reliability(report.labels, signal),
       candidates(report)),
-    h("p", { class: "muted small" }, "Words used here: ", ...["rawness", "whitening", "nulling", "hubness", "effective rank", "AUROC", "Spearman", "noisy copies", "paired z"].flatMap((word, index) => [index ? ", " : "", term(word)]), "."));
+    h("p", { class: "muted small" }, "Words used here: ", ...["rawness", "whitening", "nulling", "effective rank", "AUROC", "Spearman"].flatMap((word, index) => [index ? ", " : "", term(word)]), "."));
 }
 
 function actions(version, role, champion, context) {
@@ -158,6 +157,8 @@ function provenance(version, report) {
     ["Smallest rate that a threshold reaches", report.reference.smallest_rate ? percent(report.reference.smallest_rate) : null],
     ["Labelled pairs", !labels ? "none" : labels.graded ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}`
       : `${count(labels.pairs)}; by their weights ${percent(labels.mean_label)} of the pairs that they stand for are matches`],
+    ["Rawness", report.evidence?.surface ? score(report.evidence.rawness, 2) : null],
+    ["Sentences recognized after a change of capitals and marks", report.evidence?.recognition == null ? null : percent(report.evidence.recognition)],
     ["Directions in use (effective rank)", `${score(report.before.effective_rank, 0)} before, ${score(report.after.effective_rank, 0)} after`],
     ["Method asked for", report.asked],
     ["Seed", String(report.seed)],

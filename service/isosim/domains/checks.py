@@ -39,7 +39,7 @@ def largest_shapes(dim: int) -> dict[str, Shapes]:
     probability: Shapes = dict.fromkeys((*columns, "precision_low", "precision_high", "knots", "logits"), points)
     probability |= dict.fromkeys(("clip", "low", "high", "graded", "pairs"), ())
     pair_map: Shapes = {"centre": levels, "moves": levels, "knots": points, "logits": points, "clip": ()}
-    table: Shapes = {"rates": points, "galleries": levels, "repeats": points, "queries": (), "entries": ()}
+    table: Shapes = {"rates": points, "galleries": levels, "queries": (), "entries": ()}
     table |= dict.fromkeys(("hits", "errors"), (LEVELS, POINTS))
     test: Shapes = {
         "mean": (dim,), "whitening": (dim, dim), "edges": levels, "probe": (2 * dim,), "centres": (LENGTHS,),

@@ -1,7 +1,4 @@
-"""Statistics of a domain's texts and vectors, by which `gate.py` chooses the method.
-
-Some statistics compare the vectors before and after a map. Other statistics need labelled pairs.
-"""
+"""Statistics of a domain's texts, vectors and labelled pairs, by which `gate.py` chooses the method."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,21 +8,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array, csr_matrix
 from scipy.sparse.csgraph import connected_components
-from scipy.stats import mannwhitneyu, rankdata, skew, spearmanr
+from scipy.stats import mannwhitneyu, rankdata, spearmanr
 
 from isosim.arrays import Doubles, Rows, Vectors
 from isosim.fitting.linear import crowding
-from isosim.fitting.scripts import MARK, TOKEN, characters, is_unspaced, join_words, words
+from isosim.fitting.scripts import MARK, TOKEN, words
 from isosim.scoring.method import Method
-from isosim.scoring.similarity import cosine, normalized
+from isosim.scoring.similarity import normalized
 
 Score = Literal["spearman", "auroc"]
 
-TEMPERATURE = 0.05  # temperature of InfoNCE (Gao et al., SimCSE, 2021, section 3.1)
-NEIGHBOURS = 10  # k for hubness (Radovanović et al., 2010, section 3)
-DROPPED = 0.2  # probability that a word is missing in a noisy copy
 BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
-SWAPPED = 0.3  # probability that two words are exchanged in a noisy copy
 SAME = 1e-4  # unit vectors closer than this are treated as equal; rounding errors are about 1e-6 in fp32
 WINDOW = 32  # `repeated` compares each vector with this many vectors after it
 SPECTRUM = 64  # number of singular values in a report
@@ -145,56 +138,6 @@ def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float,
     return share, 1 / (1 / max(ratio, 1e-30) + 1 / dim)
 
 
-def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[Rows, list[str]]:
-    """Sorted rows (M,) of up to `count` random texts, and a noisy copy of each.
-
-    Each word is dropped with probability 0.2, and in 3 of 10 copies two words are exchanged. In scripts without spaces
-    and in texts of one word, characters are dropped and exchanged instead. Texts of one character are skipped.
-    """
-    able = [row for row in rng.permutation(len(texts)).tolist() if len(texts[row].strip()) > 1]
-    rows = np.sort(np.asarray(able[:count], np.intp))
-    return rows, [noise(texts[row], rng) for row in rows.tolist()]
-
-
-def noise(text: str, rng: np.random.Generator) -> str:
-    """A noisy copy of a text, as described in `noised`; never empty."""
-    apart = is_unspaced(text)
-    every = words(text) if apart else text.split()
-    one_word = len(every) == 1
-    every = characters(text) if one_word else every
-    kept = [word for word in every if rng.random() >= DROPPED] or [every[int(rng.integers(len(every)))]]
-    if len(kept) > 1 and rng.random() < SWAPPED:
-        i, j = rng.choice(len(kept), 2, replace=False)
-        kept[i], kept[j] = kept[j], kept[i]
-    return join_words(kept) if apart else ("" if one_word else " ").join(kept)
-
-
-def info_nce(copies: Vectors, originals: Vectors) -> Doubles:
-    """InfoNCE loss of each copy; low if the copy is closer to its original than to others. (M, D), (M, D) -> (M,)
-
-    SimCSE (Gao et al., 2021), equation 1.
-    """
-    logits = (normalized(copies) @ normalized(originals).T).astype(np.float64) / TEMPERATURE
-    top = logits.max(1, keepdims=True)
-    loss: Doubles = top[:, 0] + np.log(np.exp(logits - top).sum(1)) - np.diag(logits)
-    return loss
-
-
-def hubness(x: Vectors) -> float | None:
-    """Skewness of the vectors' k-occurrences for k = 10 (Radovanović et al., 2010, equation 2).
-
-    The k-occurrence of a vector is the number of other vectors that have it among their k nearest neighbours. None for
-    k + 1 vectors or fewer, or if all k-occurrences are equal.
-    """
-    if len(x) <= NEIGHBOURS + 1:
-        return None
-    cosines = pairwise(x)
-    np.fill_diagonal(cosines, -np.inf)
-    nearest = np.argpartition(-cosines, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
-    occurrences = np.bincount(nearest.ravel(), minlength=len(x))
-    return float(skew(occurrences)) if occurrences.std() else None
-
-
 def repeated(x: Vectors) -> list[Rows]:
     """Groups of equal vectors among x (N, D): the sorted rows of each group, the largest group first.
 
@@ -223,23 +166,6 @@ def repeated(x: Vectors) -> list[Rows]:
     return sorted(repeats, key=lambda rows: (-len(rows), int(rows[0])))
 
 
-def pairwise(x: Vectors) -> Vectors:  # (N, D) -> (N, N)
-    unit = normalized(x)
-    cosines: Vectors = unit @ unit.T
-    return cosines
-
-
-def agreement(one: Vectors, other: Vectors, left: Rows, right: Rows) -> float | None:
-    """Spearman correlation between the cosines of pairs in two spaces; None if all cosines in one space are equal."""
-    a, b = cosine(one[left], one[right]), cosine(other[left], other[right])
-    return float(spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else None
-
-
-def paired_z(gain: Doubles) -> float:
-    """Mean of paired differences (N,), divided by its standard error."""
-    return float(gain.mean() / max(float(gain.std(ddof=1)) / np.sqrt(len(gain)), 1e-12))
-
-
 def score_of(values: npt.NDArray[np.floating]) -> Score:
     """Which score suits the labels: AUROC if all of them are 0 or 1, else Spearman correlation."""
     return "auroc" if np.isin(values, (0, 1)).all() else "spearman"
@@ -250,20 +176,20 @@ class RankTest:
     """Tests whether pairs with higher labels have higher similarities.
 
     Uses Mann and Whitney's test if all labels are 0 or 1, and the test of Spearman's correlation for grades. The
-    p-values are NaN if all similarities are equal.
+    p-values are None if all similarities are equal.
     """
 
     kind: Score
     value: float
-    p_agree: float  # probability that chance gives a score at least as high as `value`
-    p_disagree: float  # probability that chance gives a score at least as low as `value`
+    p_agree: float | None  # probability that chance gives a score at least as high as `value`
+    p_disagree: float | None  # probability that chance gives a score at least as low as `value`
 
     @classmethod
     def from_labels(cls, similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> "RankTest":
         """Tests L pairs: similarities (L,) against labels (L,)."""
         kind = score_of(values)
         if np.ptp(similarities) == 0:
-            return cls(kind, 0.5 if kind == "auroc" else 0.0, np.nan, np.nan)
+            return cls(kind, 0.5 if kind == "auroc" else 0.0, None, None)
         if kind == "auroc":
             ones, zeros = similarities[values == 1], similarities[values == 0]
             above = mannwhitneyu(ones, zeros, alternative="greater", method="asymptotic")
@@ -277,15 +203,6 @@ class RankTest:
 
     def __str__(self) -> str:
         return f"{'AUROC' if self.kind == 'auroc' else 'Spearman correlation'} {self.value:.2f}"
-
-
-def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> float:
-    """Score of similarities (L,): AUROC if all labels (L,) are 0 or 1, else Spearman correlation with the grades.
-
-    NaN if all similarities or all labels are equal.
-    """
-    weights = np.ones((1, len(values)))
-    return float(bootstrapped(similarities, values, weights, score_of(values))[0])
 
 
 def bootstrapped(
@@ -346,8 +263,9 @@ class LabelTest:
         count, kind = len(values), score_of(values)
         rng = np.random.default_rng(seed)
         weights = rng.multinomial(count, np.full(count, 1 / count), BOOTSTRAPS).astype(np.float64)
+        once = np.ones((1, count))
         samples = {m: bootstrapped(s, values, weights, kind) for m, s in similarities.items()}
-        scores = {m: labelled_score(s, values) for m, s in similarities.items()}
+        scores = {m: float(bootstrapped(s, values, once, kind)[0]) for m, s in similarities.items()}
         return cls(count, kind, scores, samples)
 
     def p_not_better(self, one: Method, other: Method) -> float:

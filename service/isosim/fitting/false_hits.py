@@ -74,7 +74,6 @@ def build(
         galleries=galleries.astype(np.float64),
         hits=np.minimum.accumulate(hits, axis=1),
         errors=errors,
-        repeats=repeats(found, len(rates)),
         queries=int(queries.sum()),
         entries=int(least),
     )
@@ -137,21 +136,3 @@ def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.rando
                 total += of_queries.sum() * own
                 weight_of_all += float(of_queries.sum())
         yield total / max(weight_of_all, 1.0)
-
-
-def repeats(found: Sequence[Near], levels: int) -> Doubles:
-    """Ratio of the false-match rates of two kinds of queries: queries that have a false hit, and all queries. (L,)
-
-    The ratio is E[p²] / E[p]², where p is the false-match rate of a query. It is 1 if all queries have the same p. The
-    estimates of E[p²] and E[p] are unbiased. NaN where too few false hits were counted.
-    """
-    twice, once, counted = np.zeros((3, levels))
-    for one in found:
-        hits = one.hits(levels)
-        twice += (hits * (hits - 1)).sum(0) / (one.entries * (one.entries - 1))
-        once += hits.sum(0) / one.entries
-        counted += hits.sum(0)
-    queries = sum(one.queries for one in found)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.where(counted >= COUNTED, twice * queries / once**2, np.nan)
-    return np.asarray(ratio, np.float64)

@@ -7,22 +7,24 @@ conditions hold:
    or they have collapsed onto few directions.
 2. The encoder does not recognize sentences after a change of capitals and punctuation.
 
-Two tests can overrule the rule. Vectors stay unchanged if whitening makes noisy copies of sentences harder to find. If
-there are labels, a method that is significantly better on the labels is chosen. Other methods are fitted for this test
-and for the report. Flows are fitted only if there are labels, because flows take longer than all other methods together
-and gained nothing in our measurements (docs/decisions/gate.md).
+Labels can overrule the rule: if there are any, other methods are fitted too, and one that is significantly better on
+the labels is chosen.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from isosim.arrays import Rows, Vectors
-from isosim.fitting.candidates import Candidate, Labels, candidates, hold_out, measure_candidates
-from isosim.fitting.evidence import LabelTest, Score, Surface, score_of
+from isosim.arrays import Doubles, Vectors
+from isosim.errors import InvalidInput
+from isosim.fitting.evidence import LabelTest, Surface, score_of
+from isosim.fitting.linear import Spectrum, share_of_one
+from isosim.fitting.methods import DEFAULT_STRENGTHS, fit
 from isosim.fitting.recognition import Embed, recognition_of
 from isosim.scoring.method import IDENTITY, Method
+from isosim.scoring.similarity import cosine
 
 # Limits for soft whitening. At a limit named OFF, vectors stay unchanged. At a limit named FULL, vectors are whitened
 # with full strength. Between the two limits, the strength changes smoothly.
@@ -41,12 +43,40 @@ STRENGTH_FLOOR = 0.05  # smallest strength with which vectors are whitened
 FEWEST_SENTENCES = 600  # with this many sentences or fewer, vectors stay unchanged, because the estimates are too noisy
 SENTENCES_FULL = 1200  # with fewer sentences than this, the strength is reduced
 PROBED = 3000  # largest number of sentences that the rule examines; memory grows with the square of this number
-VETO_Z = -2.0  # if `copies_z` is lower, whitening makes noisy copies harder to find, and vectors stay unchanged
+# If so many of the vectors are equal, no other method can be fitted: a quarter of the vectors, such as a fold of a
+# flow's reference distribution leaves out, may be all others.
+SAME_SHARE = 0.75
 
-FEWEST_MEASURED = 50  # smallest number of sentences with which candidates are fitted
 FEWEST_OF_A_CLASS = 10  # smallest number of pairs with each of the labels 0 and 1
 MOST_LABELS = 2000  # largest number of labelled pairs; from more pairs, a random sample is drawn
 SIGNIFICANCE = 0.05  # one-sided level of the test on labels, for all candidates together (Bonferroni)
+MOST_FITTED, MOST_FLOW_SENTENCES = 10_000, 5000  # largest numbers of sentences to which candidates are fitted
+FLOW_SENTENCES = 500  # smallest number of sentences with which flows are tried
+SIMPLE = (
+    IDENTITY, Method("centring"), Method("mean-direction", 0.5), Method("mean-direction"), Method("sn"),
+    Method("nulling", 1), Method("nulling", 3), Method("tempered"), Method("whitening"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOrigin:
+    """How many labelled pairs were posted, and which of them were left out."""
+
+    posted: int
+    contradictions: dict[str, Any]  # labelled both 0 and 1; see `requirements.without_contradictions`
+    unreadable: int
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labelled pairs."""
+
+    left: Vectors  # (L, D)
+    right: Vectors  # (L, D)
+    values: Doubles  # (L,) 0 and 1, or grades
+    weights: Doubles | None = None  # (L,); None: all are equal
+    features: Doubles | None = None  # (L, F) of the pairs of texts; None: vectors were sent
+    origin: LabelOrigin | None = None  # of all that were posted
 
 
 @dataclass(frozen=True)
@@ -54,9 +84,10 @@ class Rule:
     """The rule's measurements, and the strength of soft whitening that follows from them; 0 is identity."""
 
     sentences: int
-    surface: Surface | None  # None: all vectors are equal
+    surface: Surface | None  # None: most vectors are equal
     strength: float = 0.0
     recognition: float | None = None  # share of sentences recognized after a change; None if it was not measured
+    rawness: float | None = None  # see `Surface.rawness`
 
     @property
     def method(self) -> Method:
@@ -64,51 +95,19 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class TooFewLabels:
-    """Numbers of labels 1 and 0, of which at least one is too small for the test on labels."""
-
-    ones: int
-    zeros: int
-
-
-@dataclass(frozen=True)
-class LabelVerdict:
-    """The method that the test on labelled pairs chooses; equal to `ruled` if the labels do not overrule the rule.
-
-    `scores` has the scores of identity, `ruled` and `method`.
-    """
-
-    pairs: int
-    kind: Score
-    ruled: Method
-    method: Method
-    scores: dict[Method, float]
-    others: int  # number of other candidates, for which the significance level is corrected
-
-
-@dataclass(frozen=True)
 class Choice:
-    """The rule, the tests that can overrule it, and the statistics of each method that was tried.
+    """The rule, and the test on labels, which can overrule it.
 
-    `rule` is None if there were no texts. `copies_z` is the paired z of the loss of the noisy copies by the rule's
-    method; below VETO_Z, the copies are harder to find. None: there were no copies, or the rule chose identity.
+    `rule` is None if there were no texts. `labels` is None if there were too few.
     """
 
     rule: Rule | None
-    copies_z: float | None = None
-    copies: int = 0  # number of copies
-    labels: LabelVerdict | TooFewLabels | None = None
-    candidates: tuple[Candidate, ...] = ()
+    labels: LabelTest | None = None
 
     @property
     def method(self) -> Method:
-        if isinstance(self.labels, LabelVerdict):
-            return self.labels.method
-        return IDENTITY if self.rule is None or self.vetoed else self.rule.method
-
-    @property
-    def vetoed(self) -> bool:
-        return self.copies_z is not None and self.copies_z < VETO_Z
+        ruled = IDENTITY if self.rule is None else self.rule.method
+        return ruled if self.labels is None else by_labels(self.labels, ruled)
 
 
 def smoothstep(t: float) -> float:
@@ -130,76 +129,84 @@ def strength(surface: Surface, sentences: int) -> float:
 
 
 def choose(
-    texts: Sequence[str],
+    texts: Sequence[str] | None,
     vectors: Vectors,
     embed: Embed | None,
     *,
-    copies: tuple[Rows, Vectors] | None = None,
     labels: Labels | None = None,
     seed: int = 0,
 ) -> Choice:
-    """Chooses the method for a domain's distinct sentences and their vectors (N, D).
+    """Chooses the method for a domain's distinct sentences and their vectors (N, D); without texts, identity.
 
     Args:
         embed: the encoder, for the test whether it recognizes sentences after a change of capitals and punctuation.
             None: this test is left out.
-        copies: row numbers (M,) of some sentences, and vectors (M, D) of their noisy copies. If whitening makes the
-            copies harder to find, the vectors stay unchanged.
         labels: at least 20 labelled pairs of the domain with different labels. They can overrule the rule.
         seed: seed of all random samples; the same input and seed give the same choice.
     """
-    rule = decide(texts, vectors, embed, seed=seed)
-    if len(texts) < FEWEST_MEASURED or rule.surface is None:
-        return Choice(rule)
-    rng = np.random.default_rng(seed)
-    usable = None if labels is None else usable_labels(labels, rng)
-    split = hold_out(vectors, copies, rng)
-    known = usable if isinstance(usable, Labels) else None
-    methods = candidates(rule.method, vectors.shape, flows=known is not None)
-    tried, test = measure_candidates(methods, split, known, seed)
-    (z,) = (candidate.evidence.copies_z for candidate in tried if candidate.method == rule.method)
-    choice = Choice(rule, z, len(split.copies), None, tuple(tried))
-    if isinstance(usable, TooFewLabels):
-        return replace(choice, labels=usable)
-    return choice if test is None else replace(choice, labels=by_labels(test, choice.method))
+    if texts is None:
+        return Choice(None)
+    rule, rng = decide(texts, vectors, embed, seed=seed), np.random.default_rng(seed)
+    usable = None if labels is None or rule.surface is None else usable_labels(labels, rng)
+    return Choice(rule, None if usable is None else label_test(vectors, usable, rule.method, seed, rng))
 
 
 def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed: int = 0) -> Rule:
-    """Applies only the rule, without copies and labels, to at most 3,000 sentences; this takes a second or two."""
+    """Applies only the rule, without labels, to at most 3,000 sentences; this takes a second or two."""
     picked = np.sort(np.random.default_rng(seed).permutation(len(texts))[:PROBED])
     sample = vectors[picked].astype(np.float64)
-    if not np.square(sample - sample.mean(0)).sum() > 1e-9 * np.square(sample).sum():
+    spread = np.square(sample - sample.mean(0)).sum() > 1e-9 * np.square(sample).sum()
+    if not spread or share_of_one(sample) >= SAME_SHARE:
         return Rule(len(texts), None)
     surface = Surface.from_sentences([texts[row] for row in picked.tolist()], sample)
     by_surface = strength(surface, len(texts))
     if by_surface < STRENGTH_FLOOR or embed is None:
-        return Rule(len(texts), surface, by_surface)
+        return Rule(len(texts), surface, by_surface, None, surface.rawness)
     recognition = recognition_of(texts, embed, np.random.default_rng(seed))
     raw = smoothstep((RECOGNIZED_OFF - recognition) / (RECOGNIZED_OFF - RECOGNIZED_FULL))
-    return Rule(len(texts), surface, by_surface * raw, recognition)
+    return Rule(len(texts), surface, by_surface * raw, recognition, surface.rawness)
 
 
-def usable_labels(labels: Labels, rng: np.random.Generator) -> Labels | TooFewLabels:
-    """Selects at most 2,000 labelled pairs for `by_labels`, if there are enough of each kind."""
+def usable_labels(labels: Labels, rng: np.random.Generator) -> Labels | None:
+    """At most 2,000 of the labelled pairs; None if there are too few with one of the labels 0 and 1."""
     count, values = len(labels.values), labels.values
-    if score_of(values) == "auroc":
-        ones = int((values == 1).sum())
-        if min(ones, count - ones) < FEWEST_OF_A_CLASS:
-            return TooFewLabels(ones, count - ones)
+    if score_of(values) == "auroc" and min((values == 1).sum(), (values == 0).sum()) < FEWEST_OF_A_CLASS:
+        return None
     rows = np.sort(rng.permutation(count)[:MOST_LABELS])
     return Labels(labels.left[rows], labels.right[rows], values[rows].astype(np.float64))
 
 
-def by_labels(test: LabelTest, ruled: Method) -> LabelVerdict:
-    """Tests on labelled pairs whether another method is better than the rule's, or identity better than it."""
+def candidates(ruled: Method, count: int, dim: int) -> list[Method]:
+    """The methods to try, from simple to complex; `ruled` is the one that the rule chose."""
+    keep = DEFAULT_STRENGTHS["whitening-k"]
+    methods = [*SIMPLE, *([Method("whitening-k", keep)] if dim > keep else [])]
+    methods += [] if ruled in methods else [ruled]
+    flows = [Method("flow"), Method("soft-flow", ruled.strength)] if count >= FLOW_SENTENCES else []
+    return [*methods, Method("soft", 1), *flows]
+
+
+def label_test(vectors: Vectors, labels: Labels, ruled: Method, seed: int, rng: np.random.Generator) -> LabelTest:
+    """Fits each candidate to some of the vectors (N, D), and scores it on the labelled pairs.
+
+    Leaves out candidates that cannot be fitted: a flow that diverged, or all of the vectors are equal.
+    """
+    own = vectors[rng.permutation(len(vectors))[:MOST_FITTED]]
+    stop, spectrum, similarities = len(own) // 10, Spectrum.from_vectors(own), {}
+    for method in candidates(ruled, *vectors.shape):
+        train = own[stop:][:MOST_FLOW_SENTENCES] if method.is_flow else own
+        try:
+            fitted = fit(method, train, own[:stop], seed, spectrum=spectrum)
+        except (FloatingPointError, InvalidInput):
+            continue
+        similarities[method] = cosine(fitted(labels.left), fitted(labels.right))
+    return LabelTest.from_labels(similarities, labels.values, seed)
+
+
+def by_labels(test: LabelTest, ruled: Method) -> Method:
+    """The method that is clearly better than the rule's, identity if it is better than the rule's, else the rule's."""
     others = [m for m in test.scores if m not in {IDENTITY, ruled}]
     level = SIGNIFICANCE / max(len(others), 1)
     sure = [m for m in others if max(test.p_not_better(m, IDENTITY), test.p_not_better(m, ruled)) <= level]
     if sure:
-        method = max(sure, key=lambda m: test.scores[m])
-    elif ruled != IDENTITY and test.p_not_better(IDENTITY, ruled) <= SIGNIFICANCE:
-        method = IDENTITY
-    else:
-        method = ruled
-    scores = {m: test.scores[m] for m in (IDENTITY, ruled, method)}
-    return LabelVerdict(test.pairs, test.kind, ruled, method, scores, len(others))
+        return max(sure, key=lambda m: test.scores[m])
+    return IDENTITY if ruled != IDENTITY and test.p_not_better(IDENTITY, ruled) <= SIGNIFICANCE else ruled

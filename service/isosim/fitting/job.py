@@ -2,10 +2,9 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -16,15 +15,22 @@ from isosim.domains.store import DomainStore, StoredVersion
 from isosim.encoders.onnx_engine import OnnxCalibrator
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EncoderMismatch, InvalidInput
-from isosim.fitting import evidence, false_hits, gate, out_of_domain, pair_map, probability, reference
+from isosim.fitting import false_hits, gate, out_of_domain, pair_map, probability, reference
 from isosim.fitting.calibrator import group_sizes
-from isosim.fitting.candidates import Labels
-from isosim.fitting.evidence import RankTest, noised, repeated
-from isosim.fitting.linear import Spectrum, share_of_one
-from isosim.fitting.methods import FittedMap, fit, gaussian_bits_per_dimension
+from isosim.fitting.evidence import RankTest, Space, repeated
+from isosim.fitting.gate import LabelOrigin, Labels
+from isosim.fitting.methods import FittedMap, fit
 from isosim.fitting.publication import Fit
 from isosim.fitting.recognition import Embed
-from isosim.fitting.report import AGREEMENT_LEVEL, FitReport, LabelledReport, LabelOrigin, LabelReport, Origin, Repeats
+from isosim.fitting.report import (
+    AGREEMENT_LEVEL,
+    LabelReport,
+    Origin,
+    Report,
+    candidate_facts,
+    reference_facts,
+    repeated_facts,
+)
 from isosim.jobs.job import JobRequest, LabelledPair
 from isosim.jobs.offline import BroughtItems, Sending, TextEncoder, find_unknown, find_unreadable, open_texts
 from isosim.jobs.requirements import (
@@ -40,10 +46,12 @@ from isosim.jobs.requirements import (
 from isosim.jobs.vector_files import NpyFile, draw_rows
 from isosim.scoring.advice import operating_points
 from isosim.scoring.calibration import DomainModel
-from isosim.scoring.method import IDENTITY, Method
+from isosim.scoring.false_hits import FalseHitTable
+from isosim.scoring.method import Method
 from isosim.scoring.out_of_domain import level_energies
 from isosim.scoring.pair_features import pair_features
-from isosim.scoring.probability import evidence as evidence_of
+from isosim.scoring.probability import evidence
+from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import cosine
 
 Progress = Callable[[float], None]  # completed share, 0–1
@@ -52,7 +60,6 @@ Progress = Callable[[float], None]  # completed share, 0–1
 STAGES = {"embedding": (0.0, 0.7), "choosing": (0.7, 0.75), "fitting": (0.75, 0.85), "measuring": (0.85, 0.95)}
 HELD_OUT = 0.1  # share of the sentences that the final fit does not use
 MOST_HELD_OUT = 2000
-COPIES = 100  # number of noisy copies of sentences; the gate rejects whitening that makes them harder to find
 # Folds of the reference distribution. With 5 folds, thresholds are 1.5 % too strict; with 20 folds, thresholds for a
 # rate of 0.1 % are noisier.
 FOLDS = 10
@@ -75,13 +82,14 @@ class CalibrationInput:
 class Stages:
     """Reports a job's stage and progress, and records how many seconds each stage took."""
 
-    def __init__(self, report: Callable[[str, float], None]) -> None:
-        self.report = report
+    def __init__(self, report: Callable[[str, float], None], spans: Mapping[str, tuple[float, float]]) -> None:
+        """`spans`: the progress, 0–1, at the beginning and at the end of each stage."""
+        self.report, self.spans = report, spans
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[Progress]:
-        begin, end = STAGES[name]
+        begin, end = self.spans[name]
         began = time.monotonic()
         self.report(name, begin)
         yield lambda done: self.report(name, begin + (end - begin) * done)
@@ -92,27 +100,16 @@ class Stages:
 class Sample:
     """The data that a calibration is made from: N distinct texts or vectors.
 
-    In a job with vectors, `tokens`, `copies` and `shuffled` are None, and `texts` can be None.
+    In a job with vectors, `tokens` and `shuffled` are None, and `texts` can be None.
     """
 
     texts: list[str] | None
     vectors: Vectors  # (N, D)
     tokens: Rows | None  # (N,) numbers of tokens
-    copies: tuple[Rows, Vectors] | None  # row numbers (M,) of some texts, and vectors (M, D) of their noisy copies
     shuffled: Vectors | None  # vectors of copies with shuffled words
     lines: list[int]  # line in which each text first appears, or row of each vector, counted from 1
-    labels: "LabelSample | None"
+    labels: Labels | None
     origin: Origin
-
-
-@dataclass(frozen=True)
-class LabelSample:
-    """Labelled pairs with their vectors."""
-
-    pairs: Labels
-    agreement: RankTest  # of labels and similarities
-    origin: LabelOrigin
-    features: Doubles | None  # (M, F) of the pairs of texts; None if vectors were sent
 
 
 def calibrate_job(
@@ -143,7 +140,7 @@ def calibrate_job(
     brought = encoder.kind == "vectors"
     if encode is None:
         encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
-    stages, method = Stages(report), Method.parse(request.method)
+    stages, method = Stages(report, STAGES), Method.parse(request.method)
     if request.base is not None:
         return label_job(request, request.base, inputs.labels, encoder, domains, stages, encode)
 
@@ -151,8 +148,8 @@ def calibrate_job(
         take = sample_vectors if brought else sample_texts
         sample = take(request, inputs, encoder, encode, progress)
         vectors = sample.vectors
-        repeats = Repeats(repeated(vectors), sample.lines)
-        distinct = len(vectors) - repeats.texts + len(repeats.groups)
+        repeats = repeated(vectors)
+        distinct = len(vectors) - sum(map(len, repeats)) + len(repeats)
         check_vectors(request.method, encoder.spec.dim, len(vectors), distinct)
 
     # Taking the sample has a generator of its own, for copies of texts. So this one gives the same numbers for texts
@@ -162,49 +159,47 @@ def calibrate_job(
         order = rng.permutation(len(vectors))
         held = max(1, min(int(HELD_OUT * len(vectors)), MOST_HELD_OUT))
         held_out, train = vectors[order[:held]], vectors[order[held:]]
-        choice = None
+        choice = gate.Choice(None)
         if method.name == "auto":
-            choice = choose(sample, None if brought else lambda some: encode(some).vectors, request.seed)
+            embed: Embed | None = None if brought else lambda some: encode(some).vectors
+            choice = gate.choose(sample.texts, vectors, embed, labels=sample.labels, seed=request.seed)
             method = choice.method
-        # If at least three quarters of the vectors are equal, identity replaces the chosen method, because
-        # `cross_fitted` could fail. `cross_fitted` fits the method without the vectors of one fold (for flows, a
-        # quarter of the vectors). The fit fails if all remaining vectors are equal.
-        same_vectors = choice is not None and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS
-        if same_vectors:
-            method = IDENTITY
 
     with stages("fitting") as progress:
-        spectrum = Spectrum.from_vectors(train)
-        fitted = fit(method, train, held_out, request.seed, progress=progress, spectrum=spectrum)
+        fitted = fit(method, train, held_out, request.seed, progress=progress)
         check_graph(fitted, encoder, held_out)
         del train  # frees 0.3 GB
 
     with stages("measuring") as progress:
         latents = cross_fitted(fitted, vectors, rng, progress)
-        model = model_of(request.seed, fitted, sample, latents, rng)
+        model = model_of(request.seed, fitted, sample, latents, rng, distinct)
         measured = vectors if fitted.weights is None else held_out
-        before, after = (evidence.Space.from_vectors(x, rng) for x in (measured, fitted(measured)))
+        before, after = (Space.from_vectors(x, rng) for x in (measured, fitted(measured)))
         labels = None
         if sample.labels is not None:
             model, labels = with_labels(model, fitted, sample.labels, request)
-    facts = FitReport(
-        request=request,
-        fitted=fitted,
-        model=model,
-        choice=choice,
-        same_vectors=same_vectors,
-        origin=sample.origin,
-        held_out_sentences=len(held_out),
+    assert model.reference is not None and model.raw_reference is not None  # noqa: S101 - by `model_of`
+    facts = Report(
+        **vars(sample.origin),
+        method=str(fitted.method),
+        asked=request.method,
+        evidence=choice.rule,
+        candidates=[] if choice.labels is None else candidate_facts(choice.labels),
+        settings=fitted.settings,
+        seed=request.seed,
+        sentences=len(vectors),
+        fit_sentences=0 if fitted.weights is None else len(vectors) - held,
+        held_out_sentences=held,
         before=before,
         after=after,
-        bits_per_dimension=fitted.bits_per_dimension(held_out),
-        gaussian_bits_per_dimension=gaussian_bits_per_dimension(spectrum, held_out),
-        folds=len(latents),
-        repeats=repeats,
+        reference=reference_facts(model.reference, len(latents)),
+        raw_reference=reference_facts(model.raw_reference, 1),
+        repeated=repeated_facts(repeats, sample.lines),
+        domain_test=model.domain_test is not None,
         labels=labels,
-        seconds=stages.seconds,
+        duration_seconds=stages.seconds,
     )
-    return Fit(request, encoder, fitted, model, held_out, facts)
+    return Fit(request, encoder, fitted, model, held_out, asdict(facts), labels)
 
 
 def label_job(
@@ -227,8 +222,9 @@ def label_job(
     with stages("measuring"):
         fitted = FittedMap(Method.parse(stored.version.method), stored.weights)
         model, learnt = with_labels(stored.model, fitted, sample, request)
-    facts = LabelledReport(domains.report(request.domain, base), base, learnt, stages.seconds)
-    return Fit(request, encoder, fitted, model, sample.pairs.left[:0], facts)
+    own = {"labels": asdict(learnt), "base": base, "duration_seconds": stages.seconds}
+    facts = {**domains.report(request.domain, base), **own}
+    return Fit(request, encoder, fitted, model, sample.left[:0], facts, learnt)
 
 
 def sample_texts(
@@ -236,8 +232,8 @@ def sample_texts(
 ) -> Sample:
     """Draws a sample of the distinct texts for the fit, and embeds it.
 
-    The texts, altered copies and labelled pairs are embedded in one call. Noisy copies are made only for the method
-    `auto`, and shuffled copies only if there are at least 1,000 texts.
+    The texts, shuffled copies and labelled pairs are embedded in one call. There are no copies of
+    fewer than 1,000 texts.
 
     Raises:
         InvalidInput: there are too few distinct sentences for the method, or the labels are not usable.
@@ -251,24 +247,21 @@ def sample_texts(
     labels, origin = readable_labels(inputs.labels, encoder, request.kind)
 
     rng = np.random.default_rng(request.seed)
-    rows, altered = noised(texts, COPIES, rng) if request.method == "auto" else (np.arange(0), [])
     enough = len(texts) >= out_of_domain.FEWEST
     shuffled = out_of_domain.shuffled_copies(texts, out_of_domain.SHUFFLED, rng) if enough else []
-    encodings = encode([*texts, *altered, *shuffled, *sides(labels)], progress)
-    ends = np.cumsum([len(texts), len(altered), len(shuffled)])
-    own, copies, salad, labelled = np.split(encodings.vectors, ends)
+    encodings = encode([*texts, *shuffled, *sides(labels)], progress)
+    own, salad, labelled = np.split(encodings.vectors, np.cumsum([len(texts), len(shuffled)]))
     return Sample(
         texts,
         own,
         encodings.tokens[: len(texts)],
-        (rows, copies) if len(altered) else None,
         salad if len(shuffled) else None,
         [lines[text] for text in texts],
         with_vectors(labels, labelled, origin) if labels else None,
         Origin(
             drawn.posted,
             drawn.distinct,
-            hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest(),
+            text_sha256=hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest(),
             unreadable=len(blind),
         ),
     )
@@ -300,10 +293,14 @@ def sample_vectors(
         drawn.vectors,
         None,
         None,
-        None,
         (drawn.rows + 1).tolist(),
         with_vectors(labels, encode(sides(labels)).vectors, origin, brought=True) if labels else None,
-        Origin(len(file), drawn.distinct, drawn.sha256, brought=True, texts=texts is not None),
+        Origin(
+            len(file),
+            drawn.distinct,
+            vectors_sha256=drawn.sha256,
+            not_judged=("out_of_domain", "recognition", *(() if texts else ("rawness",))),
+        ),
     )
 
 
@@ -319,7 +316,7 @@ def readable_labels(
         InvalidInput: the remaining labels are not usable.
     """
     posted, left_out = len(labels), ""
-    contradictions: dict[str, Any] = {}
+    contradictions: dict[str, object] = {}
     if kind == "matches":
         labels, contradictions = without_contradictions(labels)
         if contradictions:
@@ -337,7 +334,7 @@ def readable_labels(
     unreadable = len(distinct) - len(kept)
     if posted:
         check_labels(kept, kind, left_out=left_out + besides(unreadable))
-    return kept, LabelOrigin(posted, contradictions, unreadable)
+    return kept, LabelOrigin(posted=posted, contradictions=contradictions, unreadable=unreadable)
 
 
 def sides(labels: Sequence[LabelledPair]) -> list[str]:
@@ -347,15 +344,17 @@ def sides(labels: Sequence[LabelledPair]) -> list[str]:
 
 def with_vectors(
     labels: Sequence[LabelledPair], vectors: Vectors, origin: LabelOrigin, *, brought: bool = False
-) -> LabelSample:
+) -> Labels:
     """The pairs with the vectors (T, D) of their `sides`. Raises InvalidInput if labels and similarities disagree."""
     row = {text: index for index, text in enumerate(sides(labels))}
     left, right = [row[pair.a] for pair in labels], [row[pair.b] for pair in labels]
     weights = np.array([pair.weight for pair in labels])
     weighted = weights if (weights != weights[0]).any() else None
-    pairs = Labels(vectors[left], vectors[right], np.array([pair.label for pair in labels]), weighted)
     features = None if brought else pair_features(pair[:2] for pair in labels)
-    return LabelSample(pairs, agreement_of(pairs), origin, features)
+    values = np.array([pair.label for pair in labels])
+    pairs = Labels(vectors[left], vectors[right], values, weighted, features, origin)
+    agreement_of(pairs)
+    return pairs
 
 
 def agreement_of(labels: Labels) -> RankTest:
@@ -365,7 +364,7 @@ def agreement_of(labels: Labels) -> RankTest:
         InvalidInput: pairs with higher labels have significantly lower similarities.
     """
     test = RankTest.from_labels(cosine(labels.left, labels.right), labels.values)
-    if test.p_disagree < AGREEMENT_LEVEL:
+    if test.p_disagree is not None and test.p_disagree < AGREEMENT_LEVEL:
         question = "are 0 and 1 swapped?" if test.kind == "auroc" else "is the scale upside down?"
         raise InvalidInput(
             f"labels_inverted: pairs with higher labels are less similar than others ({test}, one-sided p "
@@ -374,33 +373,24 @@ def agreement_of(labels: Labels) -> RankTest:
     return test
 
 
-def choose(sample: Sample, embed: Embed | None, seed: int) -> gate.Choice:
-    """The gate's choice; identity if there are no texts, because the gate needs them."""
-    if sample.texts is None:
-        return gate.Choice(None)
-    labels = None if sample.labels is None else sample.labels.pairs
-    return gate.choose(sample.texts, sample.vectors, embed, copies=sample.copies, labels=labels, seed=seed)
-
-
 def model_of(
     seed: int,
     fitted: FittedMap,
     sample: Sample,
     latents: Sequence[tuple[Vectors, Rows]],
     rng: np.random.Generator,
+    distinct: int,
 ) -> DomainModel:
-    """Builds a domain's references, false-hit tables and out-of-domain test."""
-    every = np.arange(len(sample.vectors))
-    whole = [(sample.vectors, every)]
-    raw = reference.build(reference.sample_pairs(whole, rng), rng)
-    own = raw if fitted.weights is None else reference.build(reference.sample_pairs(latents, rng), rng)
-    raw_hits = false_hits.build(whole, raw, np.random.default_rng(seed))
-    own_hits = raw_hits
-    if fitted.weights is not None:
-        own_hits = false_hits.build(latents, own, np.random.default_rng(seed))
+    """Builds a domain's references, false-hit tables, and, from enough distinct vectors, its out-of-domain test."""
+
+    def scale(groups: Sequence[tuple[Vectors, Rows]]) -> tuple[ReferenceDistribution, FalseHitTable | None]:
+        made = reference.build(reference.sample_pairs(groups, rng), rng)
+        return made, false_hits.build(groups, made, np.random.default_rng(seed))
+
+    raw, raw_hits = scale([(sample.vectors, np.arange(len(sample.vectors)))])
+    own, own_hits = (raw, raw_hits) if fitted.weights is None else scale(latents)
     test = None
-    enough = out_of_domain.distinct_vectors(sample.vectors) >= out_of_domain.FEWEST
-    if enough and sample.tokens is not None:
+    if distinct >= out_of_domain.FEWEST and sample.tokens is not None:
         energies = flow_energies(fitted, latents)
         test = out_of_domain.fit(sample.vectors, sample.tokens, sample.shuffled, rng, energies)
     return DomainModel(own, raw, domain_test=test, false_hits=own_hits, raw_false_hits=raw_hits)
@@ -420,7 +410,7 @@ def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) ->
 
 
 def with_labels(
-    model: DomainModel, fitted: FittedMap, sample: LabelSample, request: JobRequest
+    model: DomainModel, fitted: FittedMap, labels: Labels, request: JobRequest
 ) -> tuple[DomainModel, LabelReport]:
     """The model with probabilities fitted to labelled pairs, and the report on the labels.
 
@@ -431,7 +421,6 @@ def with_labels(
     """
     if model.reference is None:
         raise InvalidInput("labels: the version has no reference distribution, and probabilities need one")
-    labels = sample.pairs
     similarities = cosine(fitted(labels.left), fitted(labels.right))
     learnt, facts = probability.fit(
         similarities,
@@ -443,12 +432,15 @@ def with_labels(
         rival=model.probability,
     )
     better, tried = None, None
-    if sample.features is not None and not learnt.graded and learnt.pairs >= pair_map.FEWEST:
+    if labels.features is not None and not learnt.graded and learnt.pairs >= pair_map.FEWEST:
         pairs = probability.check_pairs(similarities, labels.values, labels.weights)
-        x = evidence_of(model.reference.false_match_rate(pairs.similarities))
-        better, tried = pair_map.fit(pairs, x, sample.features, request.seed)
+        x = evidence(model.reference.false_match_rate(pairs.similarities))
+        better, tried = pair_map.fit(pairs, x, labels.features, request.seed)
     labelled = replace(model, probability=learnt, pair_map=better)
-    return labelled, LabelReport(facts, operating_points(labelled), sample.agreement, sample.origin, tried)
+    table = operating_points(labelled)
+    origin, agreement = labels.origin, agreement_of(labels)
+    assert origin is not None  # noqa: S101 - of posted labels
+    return labelled, LabelReport.build(origin, facts, agreement, table=table, pair_features=tried)
 
 
 def cross_fitted(

@@ -13,7 +13,7 @@ from isosim.arrays import Rows, Vectors
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EmptyInput, InvalidInput
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import CalibrationInput, Progress, Stages, calibrate_job
 from isosim.fitting.methods import UNCHANGED, FittedMap
 from isosim.fitting.publication import Fit
 from isosim.jobs.job import JobRequest, MatchInput
@@ -27,9 +27,7 @@ from isosim.scoring.similarity import normalized
 MOST = 5_000_000  # candidates; 60 MB
 BLOCK = 4096  # vectors that are calibrated at once, to save memory
 # Stages of a match that calibrates to the posted text, with its progress, 0–1, at the beginning and at the end of each.
-SHARES = {"embedding": (0.0, 0.7), "calibrating": (0.7, 0.9), "matching": (0.9, 0.99)}
-
-Report = Callable[[str, float], None]
+STAGES = {"embedding": (0.0, 0.7), "calibrating": (0.7, 0.9), "matching": (0.9, 0.99)}
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def match_job(
     files: Sequence[Path],
     encoder: EncoderArtifact,
     domains: DomainStore,
-    report: Report,
+    report: Callable[[str, float], None],
     *,
     threads: int,
     sending: Sending = lambda _: None,
@@ -78,7 +76,9 @@ def match_job(
     rows = [read_texts(path, number_of) for path in files]
     texts, notices = list(number_of), []
     encode = open_texts(encoder, threads, sending=sending)
-    encodings = encode(texts, within(report, "embedding"))
+    stages = Stages(report, STAGES)
+    with stages("embedding") as progress:
+        encodings = encode(texts, progress)
     sides = tuple(side_of(numbers, encodings.unreadable) for numbers in rows)
     for number, side in enumerate(sides):
         if not len(side.first):
@@ -90,7 +90,8 @@ def match_job(
     if given.scale != "domain":
         known = Remembered(encode, number_of, encodings)
         try:
-            scale = fitted_scale(request, texts, known, encoder, domains, within(report, "calibrating"), threads)
+            with stages("calibrating") as progress:
+                scale = fitted_scale(request, texts, known, encoder, domains, progress, threads)
         except InvalidInput as error:
             if given.scale == "new":
                 raise
@@ -98,7 +99,8 @@ def match_job(
     scale = scale or stored_scale(request, given, encoder, domains)
     unit = scaled(scale.fitted, encodings.vectors)
     own = [unit[numbers[side.first]] for numbers, side in zip(rows, sides, strict=True)]
-    found = candidates.find(*own, most=MOST, report=within(report, "matching"))
+    with stages("matching") as progress:
+        found = candidates.find(*own, most=MOST, report=progress)
     if found.pairs and not len(found.left):
         raise InvalidInput(
             f"more than {MOST:,} pairs are of texts that the encoder cannot tell apart; remove repetitions"
@@ -113,17 +115,6 @@ def match_job(
         "pairs": found.pairs,
     }
     return Match(Found(found, sides), scale, own[0] if len(own) == 1 else None, notices, facts)
-
-
-def within(report: Report, stage: str) -> Any:
-    """Reports progress within a stage: of a number 0–1, or of the stages of a calibration."""
-    begin, end = SHARES[stage]
-    report(stage, begin)
-
-    def told(*progress: Any) -> None:
-        report(stage, begin + (end - begin) * progress[-1])
-
-    return told
 
 
 def read_texts(path: Path, number_of: dict[str, int]) -> Rows:
@@ -151,13 +142,11 @@ def fitted_scale(
     encode: TextEncoder,
     encoder: EncoderArtifact,
     domains: DomainStore,
-    report: Report,
+    progress: Progress,
     threads: int,
 ) -> Scale:
-    fit = calibrate_job(
-        replace(request, match=None, base=None), CalibrationInput(texts), encoder, domains, report, threads=threads,
-        encode=encode,
-    )  # fmt: skip
+    own, inputs = replace(request, match=None, base=None), CalibrationInput(texts)
+    fit = calibrate_job(own, inputs, encoder, domains, lambda _, done: progress(done), threads=threads, encode=encode)
     facts = {"domain": None, "version": None, "method": str(fit.fitted.method)}
     return Scale(fit.fitted, fit.model, facts, fit)
 

@@ -11,7 +11,7 @@ import torch
 from isosim.arrays import Vectors, Weights
 from isosim.errors import InvalidInput
 from isosim.fitting import linear
-from isosim.fitting.calibrator import Calibrator, bits_per_dimension
+from isosim.fitting.calibrator import Calibrator
 from isosim.fitting.flow import PAPER, ROBUST, FlowSettings, fit_flow
 from isosim.scoring.method import IDENTITY, Method
 
@@ -24,7 +24,6 @@ DEFAULT_STRENGTHS = {  # of the methods that have a strength
     "soft": 1.0,
     "soft-flow": 1.0,
 }
-LOSING_DIMENSIONS = {"mean-direction", "nulling", "sn-nulling", "whitening-k"}
 PRESETS = {"flow": ROBUST, "flow-paper": PAPER, "soft-flow": ROBUST}
 
 
@@ -40,30 +39,10 @@ class FittedMap:
         """Maps vectors with the same mathematics from which the ONNX graph is exported."""
         if self.weights is None:
             return x
+        calibrator = Calibrator.from_weights({name: torch.from_numpy(array) for name, array in self.weights.items()})
         with torch.no_grad():
-            latents: Vectors = self._latents(self._calibrator(), torch.from_numpy(x)).numpy()
+            latents: Vectors = (calibrator if self.method.is_flow else calibrator.affine)(torch.from_numpy(x)).numpy()
         return latents
-
-    def _calibrator(self) -> Calibrator:
-        return Calibrator.from_weights({name: torch.from_numpy(array) for name, array in (self.weights or {}).items()})
-
-    def _latents(self, calibrator: Calibrator, x: torch.Tensor) -> torch.Tensor:
-        latents: torch.Tensor = calibrator(x) if self.method.is_flow else calibrator.affine(x)
-        return latents
-
-    def bits_per_dimension(self, x: Vectors) -> float | None:
-        """Negative log-likelihood of vectors x (N, D) in bits per dimension.
-
-        None for maps without a density: identity, and maps that lose dimensions.
-        """
-        if self.weights is None or self.method.name in LOSING_DIMENSIONS:
-            return None
-        calibrator = self._calibrator().double()
-        with torch.no_grad():
-            log_det = calibrator.log_det()
-            if not torch.isfinite(log_det):
-                return None
-            return float(bits_per_dimension(self._latents(calibrator, torch.from_numpy(x).double()), log_det))
 
     def refit(self, x: Vectors) -> "FittedMap":
         """Fits the same method to other vectors (N, D), and reuses shrinkage, crowding, number of steps and seed."""
@@ -194,14 +173,3 @@ def _flow(
         "bits_per_dimension": result.bits_per_dimension + float(affine_bits),
     }
     return result.tensors, facts
-
-
-def gaussian_bits_per_dimension(spectrum: linear.Spectrum, held_out: Vectors) -> float:
-    """Bits per dimension of held-out vectors (N, D) under a Gaussian with the spectrum's mean and covariance.
-
-    A flow must do better than this baseline.
-    """
-    projected = (held_out - spectrum.mean) @ spectrum.vectors
-    squares = np.square(projected).mean(0) / spectrum.values
-    nats = 0.5 * (squares + np.log(2 * np.pi * spectrum.values)).sum()
-    return float(nats / (len(spectrum.values) * np.log(2)))

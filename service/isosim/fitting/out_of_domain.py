@@ -75,12 +75,6 @@ def shuffled_copies(texts: Sequence[str], count: int, rng: np.random.Generator) 
     return copies
 
 
-def distinct_vectors(pooled: Vectors) -> int:
-    """Number of distinct vectors (N, D); different texts can share a vector, for example with an uncased tokenizer."""
-    direction = np.random.default_rng(0).standard_normal(pooled.shape[1])
-    return len(np.unique(np.round(pooled.astype(np.float64) @ direction, 6)))
-
-
 @dataclass(frozen=True)
 class Moments:
     """Number, sum (D,) and sum of outer products (D, D) of a set of vectors.

@@ -4,16 +4,13 @@ A penalized logistic regression says how far each feature moves the evidence; a 
 gives the probability. The map is used only if it predicts held-out labels better than the similarity alone.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
 import numpy as np
 from scipy.special import expit, logit
 
 from isosim.arrays import Doubles
 from isosim.fitting import probability
 from isosim.fitting.probability import Comparison, Curve, LabelledScores
-from isosim.scoring.pair_features import PairFeatures, PairMap
+from isosim.scoring.pair_features import PairMap
 
 FEWEST = 100  # labels, below which the similarity alone gives the probability
 # Prior means and standard deviations of the logit's slope along the evidence, and of its change per unit of each
@@ -27,23 +24,11 @@ SURE = 0.5
 STEPS = 30  # of Newton's method at most
 
 
-@dataclass(frozen=True)
-class PairReport:
-    """How much better the map with features predicts held-out labels, and whether it is used."""
-
-    used: bool
-    moves: dict[str, float]  # of the evidence, per unit of each feature
-    compared: Comparison  # with the similarity alone
-
-    def as_facts(self) -> dict[str, Any]:
-        return {"used": self.used, "moves": self.moves, **asdict(self.compared)}
-
-
-def fit(pairs: LabelledScores, x: Doubles, features: Doubles, seed: int) -> tuple[PairMap | None, PairReport]:
-    """Fits a map to pairs with the evidence x (M,) and features (M, F); None if it is not better.
+def fit(pairs: LabelledScores, x: Doubles, features: Doubles, seed: int) -> tuple[PairMap | None, Comparison]:
+    """Fits a map to pairs with the evidence x (M,) and features (M, F), and compares it with the similarity alone.
 
     Both maps are fitted five times without a fifth of the pairs. The one with features is used if its log-loss on the
-    left-out pairs is lower by more than SURE standard errors of the paired difference.
+    left-out pairs is lower by more than SURE standard errors of the paired difference; otherwise the map is None.
     """
     targets, local = pairs.targets, probability.within_scores(x, pairs.weights)
     held_out = np.empty(len(x))
@@ -52,13 +37,11 @@ def fit(pairs: LabelledScores, x: Doubles, features: Doubles, seed: int) -> tupl
         held_out[test] = curve(x[test] + (features[test] - features[train].mean(0)) @ move)
     alone = probability.out_of_fold(x, targets, local, np.random.default_rng(seed))  # the same folds
     compared = probability.compare(pairs, held_out, alone)
+    if not compared.rival_loss - compared.loss > SURE * compared.standard_error:
+        return None, compared
     move, moved, curve = moved_curve(x, features, targets, local)
-    used = compared.rival_loss - compared.loss > SURE * compared.standard_error
     knots, logits = probability.knots_of(curve, moved)
-    found = PairMap(features.mean(0), move, knots, logits, probability.least_probability(len(x)))
-    return found if used else None, PairReport(
-        used, dict(zip(PairFeatures._fields, move.tolist(), strict=True)), compared
-    )
+    return PairMap(features.mean(0), move, knots, logits, probability.least_probability(len(x))), compared
 
 
 def moved_curve(x: Doubles, features: Doubles, targets: Doubles, weights: Doubles) -> tuple[Doubles, Doubles, Curve]:

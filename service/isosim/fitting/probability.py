@@ -5,7 +5,7 @@ piecewise linear and increasing. Reported errors are cross-validated.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import expit, logit
+from scipy.stats import norm
 
 from isosim.arrays import Doubles, Mask
 from isosim.errors import InvalidInput
-from isosim.fitting.recall import TAIL, precision_interval, recall_at
-from isosim.fitting.reliability import Reliability
+from isosim.fitting.recall import TAIL, at_thresholds
 from isosim.scoring.probability import ProbabilityMap, evidence
 from isosim.scoring.reference import ReferenceDistribution
 
@@ -36,6 +36,7 @@ LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are dete
 FEWEST_ABOVE = 10  # a precision is stated for a threshold only if at least this many pairs reach the threshold
 LEAST_WORTH = 10  # minimum effective sample size of weighted pairs, by Kish's formula
 BOOTSTRAPS = 200  # samples of the pairs for the intervals of thresholds
+BINS, PAIRS_A_BIN = 15, 10  # of a reliability curve: largest number of bins, and smallest number of pairs in a bin
 NEIGHBOURS = 0.2  # `within_scores` compares each pair with this share of all pairs
 
 
@@ -260,8 +261,7 @@ def precision_table(pairs: LabelledScores, x: Doubles, curve: Curve, rng: np.ran
     local = within_scores(x, own)
     centre = precision_thresholds(similarities, curve(x), own, np.ones(len(x)))
     reached = np.isfinite(centre)
-    recalls, recall_low, recall_high = recall_at(centre[reached], similarities, targets, own)
-    precision_low, precision_high = precision_interval(centre[reached], similarities, targets, own, LEVELS[reached])
+    counted = at_thresholds(centre[reached], similarities, targets, own, LEVELS[reached])
     draws = np.empty((BOOTSTRAPS, int(reached.sum())))
     for draw in range(BOOTSTRAPS if reached.any() else 0):
         counts = rng.multinomial(len(x), np.full(len(x), 1 / len(x))).astype(np.float64)
@@ -273,11 +273,7 @@ def precision_table(pairs: LabelledScores, x: Doubles, curve: Curve, rng: np.ran
         "similarities": centre[reached],
         "interval_low": np.minimum(low, centre[reached]),
         "interval_high": np.maximum(high, centre[reached]),
-        "recalls": recalls,
-        "recall_low": recall_low,
-        "recall_high": recall_high,
-        "precision_low": precision_low,
-        "precision_high": precision_high,
+        **counted._asdict(),
     }
 
 
@@ -300,33 +296,35 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Bin:
+    """Pairs with similar probabilities, on a scale of 0–1."""
+
+    predicted: float  # mean probability
+    observed: float  # mean label
+    low: float  # 95 % interval of the true mean label
+    high: float
+    pairs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProbabilityReport:
     """How well probabilities that were learnt from labels predict labels that were held out."""
 
     pairs: int
     graded: bool
-    scale: tuple[float, float]  # lowest and highest possible label
+    labels: tuple[float, float]  # lowest and highest possible label
     mean_label: float  # on a scale of 0–1
-    reliability: Reliability
-    # `positives` (the share of matches), `brier` and `log_loss` in nats; of grades `rmse` in grades, and `pearson`
-    errors: dict[str, float]
+    reliability: list[Bin]  # by rising probability
+    positives: float | None = None  # share of matches; None for grades, as the next two
+    brier: float | None = None
+    log_loss: float | None = None  # in nats
+    rmse: float | None = None  # in grades; None for matches, as the next
+    pearson: float | None = None
     effective_pairs: float | None = None  # None: all pairs have the same weight
     compared: Comparison | None = None  # with a map learnt from earlier labels
 
-    def as_facts(self) -> dict[str, Any]:
-        return {
-            "pairs": self.pairs,
-            "graded": self.graded,
-            "labels": list(self.scale),
-            "mean_label": self.mean_label,
-            **self.reliability.as_facts(),
-            **({} if self.effective_pairs is None else {"weighted": True, "effective_pairs": self.effective_pairs}),
-            **self.errors,
-            **({} if self.compared is None else {"compared": asdict(self.compared)}),
-        }
 
-
-def report(pairs: LabelledScores, probabilities: Doubles, rng: np.random.Generator) -> ProbabilityReport:
+def report(pairs: LabelledScores, probabilities: Doubles) -> ProbabilityReport:
     """Measures held-out probabilities (M,)."""
     targets = pairs.targets
     mean = partial(np.average, weights=pairs.weights)
@@ -336,19 +334,57 @@ def report(pairs: LabelledScores, probabilities: Doubles, rng: np.random.Generat
         spread = float(np.sqrt(mean(away[0] ** 2) * mean(away[1] ** 2)))
         rmse = float(np.sqrt(mean(error**2))) * (pairs.high - pairs.low)
         pearson = float(mean(away[0] * away[1])) / spread if spread > 0 else 0.0
-        errors = {"rmse": rmse, "pearson": pearson}
+        errors: dict[str, Any] = {"rmse": rmse, "pearson": pearson}
     else:
         losses = log_loss(probabilities, targets)
         errors = {"positives": float(mean(targets)), "brier": float(mean(error**2)), "log_loss": float(mean(losses))}
     return ProbabilityReport(
-        len(targets),
-        pairs.graded,
-        (pairs.low, pairs.high),
-        float(mean(targets)),
-        Reliability.from_probabilities(probabilities, targets, pairs.weights, pairs.graded, rng),
-        errors,
-        effective(pairs.weights) if (pairs.weights != 1).any() else None,
+        pairs=len(targets),
+        graded=pairs.graded,
+        labels=(pairs.low, pairs.high),
+        mean_label=float(mean(targets)),
+        reliability=reliability(probabilities, targets, pairs.weights, graded=pairs.graded),
+        effective_pairs=effective(pairs.weights) if (pairs.weights != 1).any() else None,
+        **errors,
     )
+
+
+def reliability(probabilities: Doubles, targets: Doubles, weights: Doubles, *, graded: bool) -> list[Bin]:
+    """Compares held-out probabilities with targets, in bins of equal numbers of pairs. All arrays: (N,)."""
+    bins = int(np.clip(len(targets) // PAIRS_A_BIN, 2, BINS))
+    predicted, observed, counts, _ = equal_mass_bins(probabilities, targets, bins, weights)
+    if graded:
+        square = equal_mass_bins(probabilities, targets**2, bins, weights)[1]
+        half = float(norm.ppf(1 - TAIL)) * np.sqrt(np.maximum(square - observed**2, 0) / np.maximum(counts - 1, 1))
+        low, high = np.maximum(observed - half, 0), np.minimum(observed + half, 1)
+    else:
+        low, high = wilson(observed, counts)
+    columns = (column.tolist() for column in (predicted, observed, low, high, counts.astype(np.intp)))
+    return [Bin(*row) for row in zip(*columns, strict=True)]
+
+
+def equal_mass_bins(
+    probabilities: Doubles, targets: Doubles, bins: int, weights: Doubles
+) -> tuple[Doubles, Doubles, Doubles, Doubles]:
+    """Mean probability, mean target, number and total weight of each bin's pairs. (N,) -> (B,)
+
+    The bins have equal numbers of pairs; the first bin has the lowest probabilities.
+    """
+    order = np.argsort(probabilities, kind="stable")
+    starts = np.array([part[0] for part in np.array_split(np.arange(len(order)), bins)])
+    counts = np.diff(np.append(starts, len(order))).astype(np.float64)
+    mass = np.add.reduceat(weights[order], starts)
+    predicted, observed = (np.add.reduceat((weights * v)[order], starts) / mass for v in (probabilities, targets))
+    return predicted, observed, counts, mass
+
+
+def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
+    """95 % interval of a share observed on `counts` pairs (Wilson, 1927). (B,), (B,) -> (B,), (B,)"""
+    z = float(norm.ppf(1 - TAIL))
+    centre = (share + z**2 / (2 * counts)) / (1 + z**2 / counts)
+    half = z * np.sqrt(share * (1 - share) / counts + z**2 / (4 * counts**2)) / (1 + z**2 / counts)
+    # Without the clipping, rounding errors could put `share` outside the interval.
+    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
 
 
 def fit(
@@ -388,7 +424,7 @@ def fit(
     knots, logits = knots_of(curve, x)
     clip = least_probability(len(x))
     learnt = ProbabilityMap(knots, logits, clip, pairs.low, pairs.high, pairs.graded, pairs=len(x), **table)
-    facts = report(pairs, held_out, rng)
+    facts = report(pairs, held_out)
     if rival is not None and rival.graded == graded:
         facts = replace(facts, compared=compare(pairs, held_out, rival.probability(rates)))
     return learnt, facts

@@ -15,7 +15,7 @@ from isosim.errors import Conflict, IsosimError
 from isosim.fitting import evidence, reference
 from isosim.fitting.calibrator import group_sizes
 from isosim.fitting.methods import FittedMap
-from isosim.fitting.report import Report
+from isosim.fitting.report import LabelReport
 from isosim.jobs.job import Job, JobRequest
 from isosim.scoring.advice import lost_targets, told
 from isosim.scoring.calibration import DomainModel
@@ -55,7 +55,8 @@ class Fit:
     fitted: FittedMap
     model: DomainModel
     held_out: Vectors
-    report: Report
+    report: dict[str, Any]  # for JSON
+    labels: LabelReport | None = None
 
     def publish(self, domains: DomainStore, job: Job | None = None) -> Publication:
         """Writes the version, and makes it champion in the same write if `decide` says so.
@@ -85,7 +86,7 @@ class Fit:
             upload="",
             created="",
             job=None if job is None else job.id,
-            sentences=self.report.sentences,
+            sentences=self.report["sentences"],
             levels=tuple(group_sizes(self.encoder.spec.dim)) if self.fitted.method.is_flow else (),
             seed=request.seed,
         )
@@ -122,7 +123,7 @@ class Fit:
 
     def _facts(self, decision: Decision) -> dict[str, Any]:
         lost = {"unreachable": decision.lost} if decision.lost else {}
-        return {**self.report.as_facts(), **lost, "promotion": decision.why}
+        return {**self.report, **lost, "promotion": decision.why}
 
     def decide(self, domains: DomainStore, domain: Domain, *, again: bool) -> Decision:
         """Whether to promote; `again` is true if an earlier attempt of the same job was interrupted.
@@ -144,8 +145,8 @@ class Fit:
             return Decision(False, f"it would make saved thresholds unreachable: {told(lost)}", lost)
         if request.promote == "always":
             return Decision(True, "promote: always")
-        if self.report.labels is not None and self.report.labels.notice is not None:
-            return Decision(False, self.report.labels.notice)
+        if self.labels is not None and self.labels.notice is not None:
+            return Decision(False, self.labels.notice)
         if stored is None:
             return Decision(True, damage or "the domain had no champion")
         return self.better_than(stored)
@@ -228,9 +229,9 @@ class Fit:
         if graded != earlier.graded:
             theirs, ours = ("grades" if kind else "matches" for kind in (earlier.graded, graded))
             return Decision(False, f"{version} has learnt from {theirs} and this version from {ours}")
-        labels = self.report.labels
+        labels = self.labels
         assert labels is not None  # noqa: S101 - a version with a base is made from labels
-        count, compared = labels.learnt.pairs, labels.learnt.compared
+        count, compared = labels.pairs, labels.compared
         if count >= earlier.pairs:
             return Decision(True, f"it has learnt from {count:,} labelled pairs, and {version} from {earlier.pairs:,}")
         assert compared is not None  # noqa: S101 - both versions have learnt from the same kind of labels

@@ -10,47 +10,48 @@ from isosim.arrays import Doubles
 TAIL = 0.025  # probability on each side of a 95 % interval
 
 
-def recall_at(
-    thresholds: Doubles, similarities: Doubles, targets: Doubles, weights: Doubles
-) -> tuple[Doubles, Doubles, Doubles]:
-    """Recall at each threshold (T,): the share of matches at or above it. Also the limits of its 95 % interval.
+class AtThresholds(NamedTuple):
+    """Recall at T thresholds, and the limits of 95 % intervals of recall and precision. All: (T,)"""
 
-    `weighted_count` gives two intervals: one of the weighted number of found matches, and one of the weighted number of
-    missed matches. The method MOVER (Donner & Zou, 2012) combines them into the interval of the recall. A pair with a
-    large weight represents many pairs of the population. So it widens the interval, whether it is a match or not.
-    similarities, targets (0 or 1), weights: (N,).
-    """
-    recalls, low, high = (np.zeros(len(thresholds)) for _ in range(3))
-    for place, threshold in enumerate(thresholds):
-        above = similarities >= threshold
-        found, missed = (weighted_count(targets[side], weights[side], weights) for side in (above, ~above))
-        total = found.sum + missed.sum
-        recalls[place] = found.sum / total if total > 0 else 0.0
-        low[place] = 1 / (1 + ratio_limit(missed, found))
-        high[place] = 1 - 1 / (1 + ratio_limit(found, missed))
-    return recalls, np.minimum(low, recalls), np.maximum(high, recalls)
+    recalls: Doubles
+    recall_low: Doubles
+    recall_high: Doubles
+    precision_low: Doubles
+    precision_high: Doubles
 
 
-def precision_interval(
+def at_thresholds(
     thresholds: Doubles, similarities: Doubles, targets: Doubles, weights: Doubles, precisions: Doubles
-) -> tuple[Doubles, Doubles]:
-    """95 % interval of the precision at each threshold (T,), widened to contain `precisions` (T,).
+) -> AtThresholds:
+    """Recall is the share of matches at or above a threshold, precision the share of matches among the pairs there.
 
-    The precision is the share of matches among the pairs at or above a threshold. `precisions` are the values that a
-    smooth curve (`probability.bending_line`) gives for the thresholds. The interval does not use this curve: like
-    `recall_at`, it counts the labels at or above the threshold. A bootstrap of the curve gives intervals that are too
-    narrow. With 600 labels, only 73 % of them contain the true precision for a precision of 0.9, and 60 % for 0.95
+    `weighted_count` gives intervals of the weighted numbers of found and missed matches, and of wrong pairs that reach
+    the threshold. The method MOVER (Donner & Zou, 2012) combines two of them into the interval of a share. A pair with
+    a large weight represents many pairs of the population. So it widens the interval, whether it is a match or not.
+
+    The interval of a precision counts labels and does not use the curve that gave `precisions` (T,)
+    (`probability.bending_line`); it is only widened to contain them. A bootstrap of the curve gives intervals that are
+    too narrow. With 600 labels, only 73 % of them contain the true precision for a precision of 0.9, and 60 % for 0.95
     (docs/decisions/scale.md).
 
     similarities, targets (0 or 1), weights: (N,).
     """
-    low, high = (np.zeros(len(thresholds)) for _ in range(2))
-    for place, threshold in enumerate(thresholds):
+    rows = []
+    for threshold, precision in zip(thresholds, precisions, strict=True):
         above = similarities >= threshold
-        right, wrong = (weighted_count(kind[above], weights[above], weights) for kind in (targets, 1 - targets))
-        low[place] = 1 / (1 + ratio_limit(wrong, right))
-        high[place] = 1 - 1 / (1 + ratio_limit(right, wrong))
-    return np.minimum(low, precisions), np.maximum(high, precisions)
+        found, missed = (weighted_count(targets[side], weights[side], weights) for side in (above, ~above))
+        wrong = weighted_count(1 - targets[above], weights[above], weights)
+        total = found.sum + missed.sum
+        recall = found.sum / total if total > 0 else 0.0
+        low, high = share_limits(found, missed)
+        least, most = share_limits(found, wrong)
+        rows.append((recall, min(low, recall), max(high, recall), min(least, precision), max(most, precision)))
+    return AtThresholds(*np.array(rows, np.float64).reshape(-1, len(AtThresholds._fields)).T)
+
+
+def share_limits(part: "WeightedCount", rest: "WeightedCount") -> tuple[float, float]:
+    """95 % interval of `part` / (`part` + `rest`)."""
+    return 1 / (1 + ratio_limit(rest, part)), 1 - 1 / (1 + ratio_limit(part, rest))
 
 
 class WeightedCount(NamedTuple):

@@ -63,19 +63,6 @@ def is_unspaced(text: str) -> bool:
     return 2 * len(LETTER.findall(text)) > len(words(text))
 
 
-def join_words(parts: Sequence[str]) -> str:
-    """Joins words.
-
-    Puts a space between two letters or digits of scripts with spaces. Puts no space beside punctuation, or beside a
-    letter of a script without spaces.
-    """
-    text = ""
-    for part in parts:
-        ends = (text[-1:], part[:1])
-        text += " " * all(end.isalnum() and not LETTER.match(end) for end in ends) + part
-    return text
-
-
 def characters(text: str) -> list[str]:
     """Characters of a text, without spaces. A letter with its combining marks is one character; so are joined emoji."""
     clusters: list[str] = []

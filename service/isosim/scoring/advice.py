@@ -16,7 +16,7 @@ from isosim.errors import Action, Conflict, InvalidInput, NotFound
 from isosim.scoring.calibration import Calibration, DomainModel
 from isosim.scoring.false_hits import MOST_BEYOND, FalseHitTable
 from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
-from isosim.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution
+from isosim.scoring.reference import TOLERANCE, ReferenceDistribution
 from isosim.scoring.similarity import Scores
 
 SMALLEST_FMR = 1e-7  # smallest permitted false-match rate; no calibration has enough text for a smaller one
@@ -188,22 +188,8 @@ def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, 
         (min(low, similarity), max(high, similarity)),
         table.queries * table.entries,
         level.extrapolated,
-        {"false_match_rate": level.rate, "query_spread": level.repeat},
+        {"false_match_rate": level.rate},
     )
-
-
-def rarity(percentile: float, pairs: int) -> str:
-    """The share of random pairs that reach the percentile, for example "1 in 100".
-
-    `pairs` is the number of random pairs in the reference. The result begins with "fewer than" if fewer than COUNTED of
-    these pairs reach the percentile.
-    """
-    rate = 1 - percentile
-    if rate < COUNTED / pairs:
-        most = pairs if rate < 1 / pairs else pairs // COUNTED
-        return f"fewer than 1 in {most:,}"
-    times = float(f"{1 / rate:.2g}")
-    return f"1 in {times:g}" if times < 10 else f"1 in {times:,.0f}"
 
 
 def rounded(rate: float) -> float:

@@ -27,7 +27,6 @@ class Level(NamedTuple):
     low: float  # lower end of the interval; a lower rate means a stricter threshold
     high: float
     extrapolated: bool
-    repeat: float | None  # see `FalseHitTable.repeats`
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,6 @@ class FalseHitTable:
     galleries: Doubles  # (G,) numbers of entries, rising; the last is about twice the one before it
     hits: Doubles  # (G, L) share of queries with a false hit
     errors: Doubles  # (G, L) relative standard error of `hits`; NaN where too few queries have a hit
-    # (L,) 2 means: for a query that has a false hit, another random entry is twice as likely to be a false hit as for a
-    # random query. NaN where too few false hits were counted.
-    repeats: Doubles
     queries: int
     entries: int
 
@@ -78,11 +74,11 @@ class FalseHitTable:
         nearest = max(int(np.searchsorted(self.galleries, gallery, side="right")) - 1, 0)
         rate = law.rate(share)
         place = int(np.clip(np.searchsorted(-self.rates, -rate), 0, len(self.rates) - 1))
-        error = nearest_known(self.errors[nearest], place, 1.0)
+        known = np.flatnonzero(np.isfinite(self.errors[nearest]))
+        error = self.errors[nearest, known[np.argmin(np.abs(known - place))]] if len(known) else 1.0
         # widens the interval if hits were counted only for fewer than `gallery` entries
         beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2
         width = float(np.exp(np.hypot(CONFIDENCE_Z * error, beyond)))
-        repeat = nearest_known(self.repeats, min(place, len(law.rates) - 1), np.nan)
         # With 1 entry, the share of queries with a false hit is the false-match rate, so nothing is extrapolated.
         above = rate > law.rates[0] and gallery > 1
         return Level(
@@ -90,7 +86,6 @@ class FalseHitTable:
             law.rate(share / width),
             law.rate(min(share * width, 1 - 1e-9)),
             bool(gallery > self.galleries[-1] + 1 or rate < law.rates[-1] or above),
-            repeat if np.isfinite(repeat) else None,
         )
 
     def share(self, rates: Doubles, gallery: float) -> Doubles:
@@ -108,7 +103,7 @@ class FalseHitTable:
         values |= {name: int(values[name]) for name in ("queries", "entries")}
         table = cls(**values)
         shape = (len(table.galleries), len(table.rates))
-        if table.hits.shape != shape or table.errors.shape != shape or table.repeats.shape != shape[1:]:
+        if table.hits.shape != shape or table.errors.shape != shape:
             raise ValueError("a table of false hits needs a row for each number of entries and a column for each rate")
         if len(table.galleries) < 2 or len(table.rates) < 2 or not ((table.hits >= 0) & (table.hits <= 1)).all():
             raise ValueError("a table of false hits must hold shares for at least two numbers of entries and two rates")
@@ -121,12 +116,6 @@ class FalseHitTable:
         if not (np.diff(table.hits, axis=0) >= -1e-9).all() or not (np.diff(table.hits, axis=1) <= 1e-9).all():
             raise ValueError("false hits must not decrease with more entries, nor increase with a stricter threshold")
         return table
-
-
-def nearest_known(column: Doubles, place: int, otherwise: float) -> float:
-    """The finite number in the column that is nearest to the index `place`; `otherwise` if no number is finite."""
-    known = np.flatnonzero(np.isfinite(column))
-    return float(column[known[np.argmin(np.abs(known - place))]]) if len(known) else otherwise
 
 
 @dataclass(frozen=True)

@@ -393,7 +393,7 @@ def outcome(job: Job, version: int | None, report: dict[str, Any] | None, *, pro
     """The facts of a job that has succeeded. Notices in the report become the job's."""
     facts = dict(report or {})
     labels = facts.get("labels") or {}
-    notices = [*job.notices, *facts.pop("notices", []), *([labels["notice"]] if "notice" in labels else [])]
+    notices = [*job.notices, *facts.pop("notices", []), *([labels["notice"]] if labels.get("notice") else [])]
     return {"version": version, "promoted": promoted, "report": facts if report else report, "notices": notices}
 
 

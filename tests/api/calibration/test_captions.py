@@ -41,7 +41,7 @@ def test_a_raw_encoder_is_corrected_while_it_serves(serve: Serve, layer3_store: 
     assert set(load.statuses) == {200}
     assert (job["status"], job["promoted"]) == ("succeeded", True), job
     assert job["report"]["method"].startswith("soft")
-    assert "bag of words" in job["report"]["reason"]
+    assert job["report"]["evidence"]["rawness"] > 0.17
     assert job["report"]["sentences"] == 10_518
     hits = metric(server, 'isosim_cache_lookups_total{cache="memory",result="hit"}')
     calibrated = spearman(server, test, "captions")

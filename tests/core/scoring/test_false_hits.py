@@ -19,7 +19,7 @@ def table(spread: float, queries: int = 10**6) -> FalseHitTable:
     """Counts of queries whose rates follow a Gamma law of this shape: share = 1 − (1 + p·G / spread)^−spread."""
     hits = -np.expm1(-spread * np.log1p(np.outer(GALLERIES, RATES) / spread))
     errors = np.full(hits.shape, 0.1)
-    return FalseHitTable(RATES, GALLERIES, hits, errors, np.full(len(RATES), 1 + 1 / spread), queries, 1000)
+    return FalseHitTable(RATES, GALLERIES, hits, errors, queries, 1000)
 
 
 @pytest.mark.parametrize("spread", [0.3, 2.0, 1e4])
@@ -39,7 +39,6 @@ def test_a_level_gives_the_share_that_was_asked_for(gallery: int) -> None:
         assert made.share(np.array([level.rate]), gallery)[0] == pytest.approx(share, rel=0.02)
         assert level.low < level.rate < level.high
         assert level.extrapolated == (gallery > 1001 or level.rate > RATES[0])  # of N sentences each has N − 1 others
-        assert level.repeat == pytest.approx(2.0)
 
 
 def test_thresholds_that_too_few_queries_passed_follow_the_false_match_rate() -> None:

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from isosim.arrays import Doubles
 from isosim.errors import InvalidInput
-from isosim.scoring.advice import Target, advise, rarity
+from isosim.scoring.advice import Target, advise
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.reference import ReferenceDistribution
 from tests.core.scoring.references import REFERENCE, references
@@ -114,19 +114,3 @@ def test_a_rate_that_is_none_is_refused(rate: float) -> None:
 @pytest.mark.parametrize(("rate", "beyond"), [(0.5, False), (1e-3, False), (1e-6, True), (1 - 1e-6, True)])
 def test_what_the_sample_cannot_count_is_called_extrapolated(rate: float, beyond: bool) -> None:
     assert advise(DomainModel(reference=REFERENCE), "news", Target(fmr=rate)).extrapolated == beyond
-
-
-@pytest.mark.parametrize(
-    ("rate", "said"),
-    [
-        (1e-9, "fewer than 1 in 2,000,000"),
-        (4e-7, "fewer than 1 in 2,000,000"),
-        (3e-6, "fewer than 1 in 200,000"),
-        (1e-5, "1 in 100,000"),
-        (1 / 1234, "1 in 1,200"),
-        (0.4, "1 in 2.5"),
-        (1.0, "1 in 1"),
-    ],
-)
-def test_rarity_is_said_as_far_as_the_pairs_can_tell(rate: float, said: str) -> None:
-    assert rarity(1 - rate, 2_000_000) == said

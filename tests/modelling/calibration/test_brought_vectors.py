@@ -47,7 +47,7 @@ def test_the_thresholds_are_those_of_the_exported_encoder(
 ) -> None:
     by_text = calibrated(tiny, CalibrationInput(TEXTS), tmp_path, method=method)
     brought = calibrated(ours, CalibrationInput([], (), vectors), tmp_path, method=method)
-    assert brought.report.sentences == by_text.report.sentences == len(TEXTS)
+    assert brought.report["sentences"] == by_text.report["sentences"] == len(TEXTS)
     for target in TARGETS:
         for raw in (False, True):
             one, other = (advise(made.model, "d", target, raw=raw) for made in (by_text, brought))
@@ -60,10 +60,10 @@ def test_the_thresholds_are_those_of_the_exported_encoder(
 def test_with_texts_the_surface_decides_and_without_the_method_is_identity(
     tiny: EncoderArtifact, ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path
 ) -> None:
-    alone = calibrated(ours, CalibrationInput([], (), vectors), tmp_path).report.as_facts()
-    assert (alone["method"], alone["evidence"]) == ("identity", {})
-    together = calibrated(ours, CalibrationInput(TEXTS, (), vectors), tmp_path).report.as_facts()
-    by_text = calibrated(tiny, CalibrationInput(TEXTS), tmp_path).report.as_facts()
+    alone = calibrated(ours, CalibrationInput([], (), vectors), tmp_path).report
+    assert (alone["method"], alone["evidence"]) == ("identity", None)
+    together = calibrated(ours, CalibrationInput(TEXTS, (), vectors), tmp_path).report
+    by_text = calibrated(tiny, CalibrationInput(TEXTS), tmp_path).report
     assert together["evidence"]["rawness"] == pytest.approx(by_text["evidence"]["rawness"], rel=1e-6)
     assert together["evidence"]["recognition"] is None
     assert "rawness" in alone["not_judged"]
@@ -83,6 +83,6 @@ def test_labelled_rows_are_the_labelled_vectors(ours: EncoderArtifact, vectors: 
     with pytest.raises(InvalidInput, match=r"labels: 'foo' is not a vector: send a row's number \(from 0\)"):
         calibrated(ours, CalibrationInput([], [*rows, LabelledPair("foo", "3", 1.0)], vectors), tmp_path)
     made = calibrated(ours, CalibrationInput([], rows, vectors), tmp_path)
-    assert made.report.labels is not None
-    assert made.report.labels.origin.posted == 80
+    assert made.labels is not None
+    assert made.labels.posted == 80
     assert made.model.probability is not None

@@ -8,10 +8,9 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import roc_auc_score
 
-from isosim.arrays import Doubles, Vectors
+from isosim.arrays import Vectors
 from isosim.fitting import evidence
 from isosim.fitting.evidence import LabelTest, Surface
-from isosim.fitting.scripts import characters, is_unspaced
 from tests.text import sentences
 
 WORDS = st.text("abcé 東京7.!Q", max_size=30)
@@ -19,12 +18,6 @@ WORDS = st.text("abcé 東京7.!Q", max_size=30)
 
 def gaussian(count: int, dim: int, seed: int = 0) -> Vectors:
     return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
-
-
-def cosines(x: Vectors) -> Doubles:
-    unit = x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True)
-    products: Doubles = unit @ unit.T
-    return products
 
 
 def test_the_surface_is_words_letters_marks_digits_and_capitals() -> None:
@@ -74,54 +67,6 @@ def test_any_text_has_finite_surface_evidence(texts: list[str], seed: int) -> No
     assert all(np.isfinite(v) for v in (*vars(surface).values(), surface.rawness))
     assert 0 <= surface.share <= 1 + 1e-9
     assert surface.rawness >= 0
-
-
-@given(st.lists(WORDS, max_size=20), st.integers(0, 25), st.integers(0, 100))
-def test_noised_copies_are_made_of_their_sentences_words_and_never_empty(
-    texts: list[str], count: int, seed: int
-) -> None:
-    rows, copies = evidence.noised(texts, count, np.random.default_rng(seed))
-    assert len(rows) == len(copies) == min(count, sum(len(text.strip()) > 1 for text in texts))
-    assert (np.diff(rows) > 0).all()
-    for row, copy in zip(rows.tolist(), copies, strict=True):
-        spaced = len(texts[row].split()) > 1 and not is_unspaced(texts[row])
-        parts = texts[row].split() if spaced else characters(texts[row])
-        left = copy.split() if spaced else characters(copy)
-        assert left
-        for word in set(left):
-            assert left.count(word) <= parts.count(word)
-
-
-def test_a_fifth_of_the_words_is_dropped_and_sometimes_two_are_exchanged() -> None:
-    text = " ".join(f"w{i:02}" for i in range(20))
-    copies = evidence.noised([text] * 500, 500, np.random.default_rng(0))[1]
-    assert np.mean([len(copy.split()) for copy in copies]) == pytest.approx(16, abs=0.3)
-    exchanged = [copy.split() != sorted(copy.split()) for copy in copies]
-    assert np.mean(exchanged) == pytest.approx(evidence.SWAPPED, abs=0.07)
-
-
-def test_info_nce_is_the_cross_entropy_of_finding_the_original() -> None:
-    x = gaussian(20, 8)
-    noisy: Vectors = x + gaussian(20, 8, 1) / np.float32(2)
-    unit = [v / np.linalg.norm(v, axis=1, keepdims=True) for v in (noisy, x)]
-    exponents = np.exp(unit[0] @ unit[1].T / 0.05)
-    expected = -np.log(np.diag(exponents) / exponents.sum(1))
-    losses = evidence.info_nce(noisy, x)
-    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-4)
-    assert evidence.info_nce(x, x).mean() < expected.mean()
-
-
-def test_hubness_is_the_skewness_of_the_k_occurrence() -> None:
-    x = gaussian(200, 30)
-    similar = cosines(x)
-    np.fill_diagonal(similar, -2)
-    occurrences = np.bincount(np.argsort(-similar, axis=1)[:, :10].ravel(), minlength=200)
-    deviation = occurrences - occurrences.mean()
-    expected = (deviation**3).mean() / (deviation**2).mean() ** 1.5
-    assert evidence.hubness(x) == pytest.approx(expected)
-    centre = np.concatenate([x, x[:5] * 0.05 + x.mean(0) * 20])
-    assert evidence.hubness(centre + 2) is not None
-    assert evidence.hubness(x[:11]) is None
 
 
 @given(st.integers(5, 40), st.integers(0, 1000), st.booleans())

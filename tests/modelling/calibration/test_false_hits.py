@@ -58,14 +58,6 @@ def test_searches_among_unseen_entries_find_as_many_wrong_matches_as_were_asked_
     assert level.extrapolated == (gallery > 1499)
 
 
-def test_queries_that_are_hubs_are_told() -> None:
-    alike, unlike = (calibrated(vectors(2000, 3, hubs))[1].level(0.1, 30).repeat for hubs in (0.0, 4.0))
-    assert alike is not None
-    assert unlike is not None
-    assert 0.7 < alike < 1.5
-    assert unlike > 2.5
-
-
 def test_a_single_entry_is_a_pair() -> None:
     _, table = calibrated(vectors(2000, 4))
     rates = np.array([1e-2, 1e-3])

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from isosim.arrays import Vectors
 from isosim.encoders.onnx_engine import OnnxCalibrator
@@ -16,7 +15,7 @@ from isosim.errors import InvalidInput
 from isosim.fitting import linear
 from isosim.fitting.flow import PAPER, ROBUST
 from isosim.fitting.job import CalibrationInput, calibrate_job
-from isosim.fitting.methods import FittedMap, gaussian_bits_per_dimension
+from isosim.fitting.methods import FittedMap
 from isosim.fitting.methods import fit as fit_method
 from isosim.jobs.job import METHODS, JobRequest
 from isosim.jobs.offline import Encodings
@@ -138,18 +137,3 @@ def test_a_known_spectrum_gives_the_same_map() -> None:
     for method in ("whitening", "soft:0.4", "tempered", "nulling"):
         fitted = fit(method, TRAIN, HELD_OUT, 0, spectrum=spectrum)
         np.testing.assert_array_equal(fitted(HELD_OUT), fit(method, TRAIN, HELD_OUT, 0)(HELD_OUT))
-
-
-@pytest.mark.parametrize("method", ["flow", "soft-flow"])
-def test_a_fitted_flow_is_reported_with_the_bits_its_fit_found(method: str) -> None:
-    fitted = fit(method, TRAIN, HELD_OUT, 0, flow_settings=SHORT[method])
-    assert fitted.bits_per_dimension(HELD_OUT) == pytest.approx(fitted.settings["bits_per_dimension"], rel=1e-4)
-
-
-def test_the_gaussian_to_beat_is_the_one_with_the_shrunk_covariance() -> None:
-    spectrum = linear.Spectrum.from_vectors(TRAIN.astype(np.float64))
-    covariance = torch.from_numpy((spectrum.vectors * spectrum.values) @ spectrum.vectors.T)
-    gaussian = torch.distributions.MultivariateNormal(torch.from_numpy(spectrum.mean), covariance)
-    nats = -float(gaussian.log_prob(torch.from_numpy(HELD_OUT.astype(np.float64))).mean())
-    spectrum = linear.Spectrum.from_vectors(TRAIN.astype(np.float64))
-    assert gaussian_bits_per_dimension(spectrum, HELD_OUT) == pytest.approx(nats / (32 * np.log(2)), rel=1e-9)

@@ -13,7 +13,6 @@ from isosim.fitting.out_of_domain import (
     FEWEST,
     Moments,
     band_edges,
-    distinct_vectors,
     fit,
     ridge_weights,
     shuffled_copies,
@@ -209,10 +208,3 @@ def test_no_copy_is_its_text(text: str) -> None:
 
 def test_a_text_of_one_word_repeated_has_no_copy() -> None:
     assert shuffled_copies(["no no no no"], 1, np.random.default_rng(0)) == []
-
-
-def test_vectors_that_coincide_count_once() -> None:
-    x, _ = texts(500, 24, 0)
-    assert distinct_vectors(x) == 500
-    assert distinct_vectors(np.repeat(x, 3, axis=0)) == 500
-    assert distinct_vectors(np.zeros((1200, 24), np.float32)) == 1

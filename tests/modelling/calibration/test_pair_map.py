@@ -34,18 +34,15 @@ def test_features_that_help_are_used() -> None:
     labelled, x, features = pairs(helpful=True)
     found, report = pair_map.fit(labelled, x, features, 0)
     assert found is not None
-    assert report.used
-    assert report.moves["numbers_differ"] < -2
+    assert found.moves[2] < -2
     rates = np.full(2, 0.05)
     same, other = found.probability(rates, np.array([[0.5, 0.5, 0, 0], [0.5, 0.5, 1, 0]]))
     assert same > other + 0.3
-    assert report.as_facts()["loss"] < report.as_facts()["rival_loss"]
+    assert report.loss < report.rival_loss
 
 
 def test_features_that_do_not_help_are_left_out() -> None:
-    found, report = pair_map.fit(*pairs(helpful=False), 0)
-    assert found is None
-    assert not report.used
+    assert pair_map.fit(*pairs(helpful=False), 0)[0] is None
 
 
 def test_a_stored_map_gives_the_same_probabilities() -> None:
@@ -92,7 +89,7 @@ def test_a_job_learns_from_the_texts_of_labelled_pairs(tiny: EncoderArtifact, tm
 
     enough = learnt(200)
     assert enough.model.pair_map is not None
-    assert enough.report.as_facts()["labels"]["pair_features"]["used"]
+    assert enough.report["labels"]["pair_features"]
     few = learnt(90)
     assert few.model.pair_map is None
-    assert "pair_features" not in few.report.as_facts()["labels"]
+    assert few.report["labels"]["pair_features"] is None

@@ -1,6 +1,6 @@
 """Which version becomes a domain's champion."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict
 from isosim.fitting import probability, reference
 from isosim.fitting.evidence import RankTest
+from isosim.fitting.gate import LabelOrigin
 from isosim.fitting.methods import UNCHANGED
 from isosim.fitting.publication import Fit
-from isosim.fitting.report import LabelledReport, LabelOrigin, LabelReport
+from isosim.fitting.report import LabelReport
 from isosim.jobs.job import Job, JobRequest
 from isosim.jobs.store import JobStore
 from isosim.scoring.advice import Target
@@ -43,29 +44,19 @@ def domains(tmp_path: Path) -> DomainStore:
 
 
 @dataclass(frozen=True)
-class Sentences:
-    """A report that only counts sentences."""
-
-    sentences: int
-    labels: LabelReport | None = None
-
-    def as_facts(self) -> dict[str, Any]:
-        return {"sentences": self.sentences}
-
-
-@dataclass(frozen=True)
-class Drawn(Sentences):
+class Drawn:
     """Labelled similarities (N,) for `post`."""
 
-    x: Doubles = field(default_factory=lambda: np.empty(0))
-    y: Doubles = field(default_factory=lambda: np.empty(0))
-    graded: bool = False
-    seed: int = 0
+    made: Fit
+    x: Doubles
+    y: Doubles
+    graded: bool
+    seed: int
 
 
 def result(tiny: EncoderArtifact, x: Vectors, held_out: Vectors, promote: str = "if_better") -> Fit:
     request = JobRequest("news", tiny.digest, tiny.id, promote=promote)
-    return Fit(request, tiny, UNCHANGED, model(x), held_out, Sentences(len(x)))
+    return Fit(request, tiny, UNCHANGED, model(x), held_out, {"sentences": len(x)})
 
 
 def champion(domains: DomainStore, tiny: EncoderArtifact) -> int | None:
@@ -111,38 +102,30 @@ def test_a_probability_is_not_lost_by_a_promotion_that_decides_itself(
     assert asked.publish(domains)[:2] == (3, True)
 
 
-def labelled(tiny: EncoderArtifact, seed: int, *, count: int = 400, graded: bool = False) -> Fit:
+def labelled(tiny: EncoderArtifact, seed: int, *, count: int = 400, graded: bool = False) -> Drawn:
     """Version 1 of `news`, or its champion with new labels."""
     made, rng = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)), np.random.default_rng(seed)
     scale = made.model.reference
     assert scale is not None
     x = rng.uniform(-0.3, 0.5, count)
     y = rng.random(count) < 1 / (1 + np.exp(-20 * (x - 0.1)))
-    return replace(made, report=Drawn(500, None, x, y.astype(np.float64), graded, seed))
+    return Drawn(made, x, y.astype(np.float64), graded, seed)
 
 
 def post(
-    domains: DomainStore, tiny: EncoderArtifact, given: Fit, promote: str = "if_better", **facts: Any
+    domains: DomainStore, tiny: EncoderArtifact, drawn: Drawn, promote: str = "if_better", **facts: Any
 ) -> tuple[bool, str]:
     """Publishes the champion with new labels, as a job does."""
     now = champion(domains, tiny)
     assert now is not None
     base = domains.load("news", now).model
     assert base.reference is not None
-    drawn = given.report
-    assert isinstance(drawn, Drawn)
     options = {"graded": drawn.graded, "rival": base.probability}
     learnt, report = probability.fit(drawn.x, base.reference, drawn.y, drawn.seed, **options)
-    labels = LabelReport(
-        replace(report, **facts), [], RankTest("auroc", 1.0, 0.0, 1.0), LabelOrigin(len(drawn.x), {}, 0)
-    )
-    posted = replace(given.request, base=now, champion=now, promote=promote)
-    made = replace(
-        given,
-        request=posted,
-        model=replace(base, probability=learnt),
-        report=LabelledReport({"sentences": 500}, now, labels, {}),
-    )
+    origin = LabelOrigin(posted=len(drawn.x), contradictions={}, unreadable=0)
+    labels = LabelReport.build(origin, replace(report, **facts), RankTest("auroc", 1.0, 0.0, 1.0), table=[])
+    posted = replace(drawn.made.request, base=now, champion=now, promote=promote)
+    made = replace(drawn.made, request=posted, model=replace(base, probability=learnt), labels=labels)
     return made.publish(domains)[1:3]
 
 

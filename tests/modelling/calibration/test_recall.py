@@ -6,14 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from isosim.fitting.recall import precision_interval, recall_at
+from isosim.fitting.recall import at_thresholds
 from tests.modelling.calibration.test_probability import draw
 
 
 @given(st.integers(1, 200), st.integers(0, 1000))
 def test_a_threshold_below_all_matches_finds_them_all_and_no_more(count: int, seed: int) -> None:
     weights = np.random.default_rng(seed).uniform(0.1, 9, count)
-    recall, low, high = recall_at(np.array([-1.0]), np.linspace(0, 1, count), np.ones(count), weights)
+    one = np.ones(count)
+    recall, low, high, *_ = at_thresholds(np.array([-1.0]), np.linspace(0, 1, count), one, weights, one[:1])
     assert recall[0] == pytest.approx(1)
     assert low[0] < recall[0] <= high[0] <= 1
 
@@ -31,7 +32,8 @@ def test_the_interval_of_a_recall_covers_the_truth(count: int, weighted: bool) -
     covered = 0
     for _ in range(400):
         rows = rng.choice(len(similarities), count, p=chance)
-        _, low, high = recall_at(threshold, similarities[rows], labels[rows], 1 / chance[rows])
+        own = similarities[rows], labels[rows], 1 / chance[rows]
+        _, low, high, *_ = at_thresholds(threshold, *own, np.zeros(1))
         covered += bool(low[0] <= truth_of_all <= high[0])
     assert 0.90 <= covered / 400 <= 0.985
 
@@ -49,7 +51,8 @@ def test_the_interval_of_a_precision_covers_the_truth(at: float, weighted: bool)
     for _ in range(400):
         rows = rng.choice(len(similarities), 300, p=chance)
         stated = np.array([labels[rows][similarities[rows] >= at].mean()])
-        low, high = precision_interval(np.array([at]), similarities[rows], labels[rows], 1 / chance[rows], stated)
+        own = similarities[rows], labels[rows], 1 / chance[rows]
+        *_, low, high = at_thresholds(np.array([at]), *own, stated)
         assert low[0] <= stated[0] <= high[0]
         covered += bool(low[0] <= truth <= high[0])
     assert 0.90 <= covered / 400 <= 0.99
@@ -60,6 +63,7 @@ def test_heavy_pairs_without_a_match_widen_the_interval_of_a_recall() -> None:
     similarities = np.linspace(1, 0, 200)
     labels = (similarities > 0.75).astype(np.float64)
     heavy = np.where(similarities < 0.5, 1000.0, 1.0)
-    bounds = [recall_at(np.array([0.7]), similarities, labels, w)[1][0] for w in (np.ones(200), heavy)]
+    at = np.array([0.7])
+    bounds = [at_thresholds(at, similarities, labels, w, at).recall_low[0] for w in (np.ones(200), heavy)]
     assert bounds[0] > 0.9
     assert bounds[1] < 0.1

@@ -104,6 +104,6 @@ def test_a_report_names_the_lines_of_repeated_texts_and_never_a_text(
     texts = [*plain[:10], plain[0], *(text.upper() for text in plain[:5]), *plain[10:]]  # the tokenizer is uncased
     asked = JobRequest("mails", tiny.digest, tiny.id, "identity", sentences=len(texts))
     made = calibrate_job(asked, CalibrationInput(texts, []), tiny, domains, lambda _, __: None, threads=1)
-    facts = made.report.as_facts()["repeated"]
+    facts = made.report["repeated"]
     assert (facts["texts"], facts["vectors"]) == (10, 5)
     assert facts["groups"][:2] == [{"texts": 2, "lines": [1, 12]}, {"texts": 2, "lines": [2, 13]}]

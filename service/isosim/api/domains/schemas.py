@@ -195,12 +195,6 @@ class Threshold(BaseModel):
         description="with precision: 95 % interval of the precision at this similarity; target.precision is the "
         "estimate. The interval is not symmetric. It is wide if few labelled pairs reach the similarity",
     )
-    query_spread: float | None = Field(
-        default=None,
-        description="with false_hit_rate: compares queries that have a false hit with average queries. 3: such a query "
-        "is three times as likely as an average query to match a random entry. About 1 if all queries are alike, null "
-        "if too few queries have false hits",
-    )
 
 
 class SavedThreshold(BaseModel):
