@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from isosim.commands.calibration import print_advice
 from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest
 from isosim.scoring.advice import Target
+from isosim.store.blobs import address_of
 from isosim_client import Threshold
 from tests.commands.conftest import Run
+from tests.objects import objects  # noqa: F401 - a fixture
 from tests.stores import copy_version, domains_of, files_of, jobs_of, post_job, publish, record_of
 from tests.text import sentences
 
@@ -41,6 +44,31 @@ def test_a_damaged_record_is_named_and_hides_no_other_domain(run: Run, own_store
     assert [(row["domain"], row["version"], row["method"]) for row in rows] == [
         ("default", 1, "identity"), ("tickets", None, None)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_one_command_goes_back_to_the_champions_of_a_backup(
+    run: Run, own_store: Path, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A backup is named by its time; where there is none, the last ones are named."""
+    place = tmp_path / "backups"
+    place.mkdir()
+    address = f"{place}/"
+    if kind == "bucket":
+        address = address_of(request.getfixturevalue("objects").bucket()) + "/"
+    before = run("domains", model_store=own_store).stdout
+    saved = run("domains", "export", "--all", "-o", address, model_store=own_store)
+    archive = saved.stdout.partition(": ")[0]
+    assert re.fullmatch(rf"{re.escape(address)}domains-\d{{4}}-\d\d-\d\dT\d{{6}}Z\.tar", archive)
+    assert "exists already" in run("domains", "export", "--all", "-o", archive, model_store=own_store).stderr
+    run("domains", "rollback", "tickets", "--yes", model_store=own_store)
+    assert run("domains", model_store=own_store).stdout != before
+    missing = run("domains", "import", f"{address}another.tar", model_store=own_store)
+    assert missing.returncode == 1
+    assert f"the last ones there: {archive.removeprefix(address)}" in missing.stderr
+    restored = run("domains", "import", archive, "--promote", "--yes", model_store=own_store)
+    assert "tickets@2 is the champion" in restored.stdout
+    assert run("domains", model_store=own_store).stdout == before
 
 
 def test_show_is_a_report_for_people(run: Run, calibrated_store: Path) -> None:
