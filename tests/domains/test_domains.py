@@ -401,8 +401,8 @@ def test_a_damaged_record_of_deletions_is_rebuilt_and_no_number_is_used_again(bl
         publish(store, "a", promote=always)
     epoch = store.read("a").epoch
     store.remove("a")
-    blobs.write("deleted/a.json", content)
-    with pytest.raises(CorruptArtifact, match=r"deleted/a\.json cannot be read"):
+    blobs.write("domains/a.json", content)
+    with pytest.raises(CorruptArtifact, match=r"domains/a\.json cannot be read"):
         store.read("a")
     after = store.repair("a")
     assert after.epoch > epoch
@@ -414,11 +414,11 @@ def test_a_damaged_record_of_deletions_is_rebuilt_and_no_number_is_used_again(bl
 
 
 def test_damaged_side_records_stop_no_change(blobs: Blobs) -> None:
-    """Blocks of the history, the record of deletions, and the log of changes."""
+    """Blocks of the history, and the log of changes."""
     store = DomainStore(blobs)
     for _ in range(3):
         publish(store, "a", promote=always)
-    for key in ("history/a/00000.json", "deleted/a.json", "changes.json"):
+    for key in ("history/a/00000.json", "changes.json"):
         blobs.write(key, b"{")
     for number in range(1, 3 * RECENT):
         store.set_target("a", "x", Target(number / 100))

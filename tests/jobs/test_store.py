@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from isosim.errors import Conflict, CorruptArtifact, JobCancelled, NotFound, Unavailable
 from isosim.jobs.job import ATTEMPTS, Job, JobRequest, LabelledPair, Status
 from isosim.jobs.posted import Spool
-from isosim.jobs.store import ABANDONED, SILENCE, Attempt, JobStore, OpenJob, first_of, later
+from isosim.jobs.store import ABANDONED, SILENCE, Attempt, JobStore, OpenJob, id_of
 from isosim.store.blobs import Blobs
 from tests.store.conftest import Open
 from tests.store.machines import FAULTS, Crashing, Watched, faulty, run_on
@@ -112,11 +112,8 @@ class Machine(RuleBasedStateMachine):
         self.api = JobStore(self.crashing)  # type: ignore[arg-type]
         self.other = JobStore(self.crashing.blobs)
         self.known: dict[str, Job] = {}  # acknowledged jobs, as they were last seen
-        self.keyed: set[str] = set()  # those whose idempotency key leads to them
 
     def is_hit(self, *, killed: bool, worker: int | None = None, **given: Any) -> None:
-        if given.get("what") == "frees":
-            self.keyed.clear()  # it is unknown which key it has freed
         if killed and worker is None:
             self.api = JobStore(self.crashing)  # type: ignore[arg-type]
         elif killed and worker is not None:
@@ -129,9 +126,9 @@ class Machine(RuleBasedStateMachine):
     @rule(fault=FAULTS, owner=OWNERS, key=KEYS, seed=st.integers(0, 1))
     @faulty
     def posts(self, owner: str, key: str | None, seed: int) -> None:
-        holder = None if key is None else self.holder(first_of(owner, key))
+        holder = None if key is None else self.holder(id_of(owner, key, 0))
         if key is not None:
-            assert self.api.has_key(owner, key) is (holder is not None)
+            assert self.api.has(id_of(owner, key, 0)) is (holder is not None)
         try:
             job = post(self.api, str(seed), owner, key, seed=seed)
         except Conflict:
@@ -141,11 +138,13 @@ class Machine(RuleBasedStateMachine):
         assert (job.owner, job.request.seed) == (owner, seed)
         assert job.id not in self.known if holder is None else job.id == holder.id
         self.known.setdefault(job.id, job)
-        self.keyed |= {job.id} if key is not None else set()
 
-    def holder(self, first: str) -> Job | None:
+    def holder(self, name: str) -> Job | None:
         """The job to which an idempotency key leads."""
-        return self.other._keyed(first)[0]
+        try:
+            return self.other.read(name)
+        except NotFound:
+            return None
 
     @rule(
         fault=FAULTS,
@@ -194,12 +193,11 @@ class Machine(RuleBasedStateMachine):
             return
         left = self.other.newest()
         assert {*ended[:keep]} <= {job.id for job in left}
-        # The first job of a key leads to the later ones, also to one that is just being posted.
-        needed = {job.first for job in left if job.first != job.id} | {entry.id for entry in self.other.index()}
+        needed = {entry.id for entry in self.other.index()}
         for job in left:
-            assert not job.status.ended or job.id in ended[:keep] or {job.id, later(job.id, job.freed)} & needed
+            assert not job.status.ended or job.id in ended[:keep] or job.id in needed
 
-    @rule(fault=FAULTS, what=st.sampled_from(["cancels", "cancels", "frees", "loses its entry"]), at=st.integers(0, 3))
+    @rule(fault=FAULTS, what=st.sampled_from(["cancels"] * 2 + ["removes", "loses its entry"]), at=st.integers(0, 3))
     @faulty
     def asks(self, what: str, at: int) -> None:
         found = sorted(name for name, job in self.known.items() if not job.status.ended) or sorted(self.known)
@@ -213,11 +211,9 @@ class Machine(RuleBasedStateMachine):
                 publishing = job.status is Status.PUBLISHING
                 with pytest.raises(Conflict, match="can no longer be" if publishing else f"is {job.status} already"):
                     self.api.cancel(job.id)
-        elif what == "frees":
-            self.api.free_keys([job])
-            self.keyed.discard(job.id)
-            holder = None if job.first is None else self.holder(job.first)
-            assert holder is None or holder.id != job.id
+        elif what == "removes":
+            if job.status.ended:
+                self.api.remove(job)
         elif not job.status.ended:  # of an ended one, the entry leads to what is left to remove
             self.other.blobs.delete([OpenJob.of(job).key])
             self.other.sweep()
@@ -232,7 +228,6 @@ class Machine(RuleBasedStateMachine):
         for name in self.known.keys() - jobs.keys():
             assert self.known.pop(name).status.ended  # and was swept
             self.versions.pop(name, None)
-            self.keyed.discard(name)
             with pytest.raises(NotFound):
                 self.other.read(name)
         for name, before in self.known.items():
@@ -241,7 +236,7 @@ class Machine(RuleBasedStateMachine):
             assert job.attempt >= before.attempt
             assert job.attempt - job.spared <= ATTEMPTS
             if before.status.ended:
-                assert replace(job, freed=before.freed) == before
+                assert job == before
             assert before.status is not Status.PUBLISHING or job.status is not Status.CANCELLED
             if not job.status.ended:
                 assert OpenJob.of(job).key in index
@@ -251,8 +246,6 @@ class Machine(RuleBasedStateMachine):
                     texts(self.other, job)
             assert job.status is not Status.CANCELLED or name not in self.versions
             assert job.status is not Status.SUCCEEDED or job.version == self.versions[name]
-        for name in self.keyed:
-            assert self.holder(str(self.known[name].first)) == self.known[name]
 
     def teardown(self) -> None:
         """A new worker ends all jobs, and nothing but their records is left."""
@@ -333,15 +326,26 @@ def test_of_equal_requests_the_second_changes_nothing_until_the_key_is_free(blob
     assert [post(jobs, key="1")] == first
     assert texts(jobs, first[0]) == ["0"]
     assert len(names(blobs)) == 3
-    assert post(jobs, key="1", epoch=3) == first[0]  # the server's own field
     for text, seed in (("1", 0), ("0", 1)):
         with pytest.raises(Conflict, match="Idempotency-Key was used for another calibration"):
             post(jobs, text, key="1", seed=seed)
+    assert post(jobs, key="1", epoch=1) != first[0]  # the domain was deleted meanwhile
     jobs.cancel(first[0].id)
-    jobs.free_keys([first[0], replace(first[0], first="0" * 32)])
-    job = post(watched(blobs, "upload", lambda *_: opened(blobs).sweep(keep=0)), key="1")  # which keeps the first job
-    assert job != first[0]
+    assert post(jobs, key="1") == jobs.read(first[0].id)
+    jobs.remove(first[0])
+    job = post(watched(blobs, "upload", lambda *_: opened(blobs).sweep(keep=0)), key="1")
+    assert (job.status, job.id) == (Status.QUEUED, first[0].id)
     assert post(jobs, key="1") == job
+
+
+def test_a_worker_whose_job_was_cancelled_and_removed_stops(blobs: Blobs) -> None:
+    job, attempt = post(opened(blobs), key="1"), begun(opened(blobs))
+    opened(blobs).remove(opened(blobs).cancel(job.id))
+    with pytest.raises(JobCancelled, match="was removed"):
+        attempt.beat("fitting", 0.5)
+    assert post(opened(blobs), key="1").id == job.id
+    with pytest.raises(JobCancelled):
+        attempt.publish()
 
 
 def test_a_post_that_took_too_long_is_refused(blobs: Blobs) -> None:
@@ -364,12 +368,12 @@ def test_a_listing_reads_an_ended_job_once(blobs: Blobs) -> None:
 
 
 @pytest.mark.parametrize("left", ["of a killed upload", "of a loser", "of a damaged record"])
-def test_what_is_left_of_no_job_stops_no_other_and_is_removed_later_or_by_its_owner(blobs: Blobs, left: str) -> None:
+def test_what_is_left_of_no_job_stops_no_other_and_is_removed_later(blobs: Blobs, left: str) -> None:
     """Of two requests with one idempotency key, the loser has the id of the other job."""
     clock, job, other = Clock(), post(opened(blobs), key="1"), post(opened(blobs))
     jobs, record = opened(blobs, clock), opened(blobs).records.key(other.id)
     if "loser" in left:
-        assert [jobs.discard(other.id, owner) for owner in ("bob", "ann")] == [False, True]
+        jobs._discard(OpenJob.of(other))
         other = replace(job, input="f" * 32)
         for key in (OpenJob.of(other).key, OpenJob.of(other).files[0]):
             blobs.write(key, b"")
@@ -406,7 +410,7 @@ def test_a_record_that_cannot_be_read_stops_no_other_job_and_is_kept(blobs: Blob
         jobs.sweep(keep=0)
         clock.now += ABANDONED + 1
     assert [job.id for job in jobs.newest()] == [other.id]
-    for whole in (jobs.unended, jobs.rested_on, lambda: jobs.newest(whole=True)):
+    for whole in (jobs.unended, jobs.rested_on):
         with pytest.raises(OSError, match="Input"):  # a caller that deletes versions must not take the job for missing
             whole()
     assert begun(opened(blobs)).job.id == first.id

@@ -89,6 +89,15 @@ class Domain:
         """Saved thresholds by name, sorted; those that cannot be understood are left out."""
         return targets_in(self.thresholds)
 
+    @property
+    def deleted(self) -> bool:
+        """Whether the last change was the domain's deletion."""
+        return bool(self.history) and self.history[-1].what == "domain_deleted"
+
+    def emptied(self) -> "Domain":
+        """The domain after its deletion, which keeps its numbers."""
+        return Domain(next=self.next, epoch=self.epoch + 1, changes=self.changes, history=self.history)
+
     def served(self, encoder: str) -> EncoderAliases:
         """Champion and previous version for an encoder."""
         return self.aliases.get(encoder, EncoderAliases())
@@ -213,6 +222,9 @@ class Domain:
 
 def differences(before: Domain, after: Domain) -> Iterator[tuple[str, str | None, Any, Any]]:
     """What has changed between two states of a domain: for each change, the first facts of an `Entry`."""
+    if before.epoch < after.epoch:
+        yield "domain_deleted", None, len(before.versions), None
+        return
     for number in sorted(after.versions.keys() - before.versions.keys()):
         yield "version_published", after.versions[number].encoder_id, None, number
     for digest in sorted(after.aliases):

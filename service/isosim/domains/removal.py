@@ -20,8 +20,7 @@ def remove_domain(domains: DomainStore, jobs: JobStore, domain: str) -> list[Job
     """
     if domain == DEFAULT:
         raise Conflict(f"domain {DEFAULT!r} cannot be deleted: requests that name no domain use it")
-    mine = [job for job in jobs.newest(whole=True) if job.request.domain == domain]
-    unended = [job for job in mine if not job.status.ended]
+    unended = [job for job in jobs.unended() if job.request.domain == domain]
     if not unended and not domains.was_there(domain):
         raise UnknownDomain(domain)
     domains.remove(domain)  # first: from now on, calibrations that have already begun cannot publish
@@ -31,6 +30,4 @@ def remove_domain(domains: DomainStore, jobs: JobStore, domain: str) -> list[Job
         # finds the domain deleted, and the job fails.
         with contextlib.suppress(NotFound, Conflict):
             cancelled.append(jobs.cancel(job.id))
-    # A POST that repeats an idempotency key then starts a new calibration instead of returning the old job.
-    jobs.free_keys(mine)
     return cancelled

@@ -1,9 +1,8 @@
 """Domains in the store: one record each, changed by compare-and-swap, and sealed files of versions beside them.
 
-    domains/<name>.json                  the record (`Domain`)
+    domains/<name>.json                  the record (`Domain`), also of a deleted domain
     history/<name>/<n>.json              older entries of its history (`Block`)
     versions/<name>/<upload>/            files of a version, and manifest.json, from which `repair` rebuilds a record
-    deleted/<name>.json                  numbers, epoch and revision that deletions have used up
     changes.json                         the last changes (`ChangeLog`)
 
 Files are written before the record names them, and deleted after it has stopped naming them. A process that is killed
@@ -26,6 +25,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,24 +106,13 @@ def written(report: Mapping[str, object], weights: Weights | None, model: Domain
         yield folder
 
 
-@dataclass(frozen=True)
-class Deleted:
-    """What outlives a domain's record: lower bounds for its numbers, and the last entries of its history."""
-
-    next: int = 1
-    epoch: int = 0
-    revision: int = 0
-    changes: int = 0
-    history: tuple[Entry, ...] = ()  # the last entries
-
-
 class DomainStore:
     """Domains of a folder or a bucket. Thread-safe."""
 
     def __init__(self, blobs: Blobs) -> None:
         self.blobs = blobs
-        self.records = Records(blobs, Domain, "domains/", repairable=True)
-        self.deletions = Records(blobs, Deleted, "deleted/", repairable=True)
+        deleted = attrgetter("deleted")
+        self.records = Records(blobs, Domain, "domains/", missing=Domain(), deleted=deleted, repairable=True)
         self.blocks = Records(blobs, Block, "history/")
         self.log = ChangeLog(blobs)
 
@@ -163,15 +152,7 @@ class DomainStore:
         try:
             return self.records.read(self.checked(name))
         except FileNotFoundError:
-            return self._blank(name)
-
-    def _blank(self, name: str) -> Domain:
-        """A domain without versions, which continues the numbers of a deleted one."""
-        try:
-            used = self.deletions.read(name)
-        except FileNotFoundError:
             return Domain()
-        return Domain(**{one.name: getattr(used, one.name) for one in fields(used)})
 
     def change(self, name: str, step: Callable[[Domain], Domain], *, revision: int | None = None) -> Domain:
         """Replaces a domain by `step(domain)`, which is called again if another process changed it meanwhile.
@@ -187,23 +168,15 @@ class DomainStore:
         before: list[Domain] = []
 
         def checked(there: Domain | None) -> Domain:
-            # The tag of a missing record or tombstone guards `_blank` too: a domain that was created and deleted since
-            # has another tombstone, and this step is called again.
-            now = self._blank(name) if there is None else there
+            now = there or Domain()
             before[:] = [now]
             after = step(now)
             if after == now:
-                # A step that creates nothing must not write a record: `Records` writes what is not equal to None.
-                if there is None:
-                    raise Unchanged
                 return now
             now.check_revision(name, revision)
             return self._with_history(name, now, replace(after, revision=now.revision + 1))
 
-        try:
-            after = self.records.change(self.checked(name), checked)
-        except Unchanged:
-            return before[0]
+        after = self.records.change(self.checked(name), checked)
         if after != before[0]:
             self.log.append(name, after.revision)
             announce(name, after.history, before[0].changes)
@@ -211,14 +184,16 @@ class DomainStore:
 
     def _with_history(self, name: str, now: Domain, after: Domain, *more: tuple[str, str | None, Any, Any]) -> Domain:
         """Adds what has changed to the history of `after`. Entries that leave the record are written to blocks before
-        that, and only entries that were in the stored record leave it."""
+        that, and only entries that were in the stored record leave it. All of them leave it when a version goes: from
+        then on only the blocks tell `repair` that its number is used up."""
         who, at = author.get(), datetime.now(UTC).isoformat(timespec="milliseconds")
         new = [
             Entry(number, at, after.revision, *facts, who.by, who.request, who.job)
             for number, facts in enumerate([*differences(now, after), *more], now.changes + 1)
         ]
         surplus = len(now.history) + len(new) - RECENT
-        leaving = now.history[:surplus] if surplus >= RECENT else ()
+        goes = now.epoch < after.epoch or not now.versions.keys() <= after.versions.keys()
+        leaving = now.history if goes else now.history[:surplus] if surplus >= RECENT else ()
         for block, entries in groupby(leaving, lambda entry: (entry.number - 1) // BLOCK):
             self._keep_block(f"{name}/{block:05d}", tuple(entries))
         return replace(after, changes=now.changes + len(new), history=(*now.history[len(leaving) :], *new))
@@ -432,30 +407,12 @@ class DomainStore:
             for number in chosen(domain):
                 after = after.without_version(name, number, revision)
             gone[:] = [version for number, version in domain.versions.items() if number not in after.versions]
-            if gone:
-                self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision, domain.changes))
             return after
 
         self.change(name, step, revision=revision)
         for version in gone:
             self._drop(name, version)
         return [version.number for version in gone]
-
-    def _use_up(self, name: str, used: Deleted) -> None:
-        """Raises the lower bounds in `deleted/<name>.json`; each is only ever raised."""
-
-        def step(there: Deleted | None) -> Deleted:
-            there = there or Deleted()
-            bounds = ("next", "epoch", "revision", "changes")
-            highest = {bound: max(getattr(there, bound), getattr(used, bound)) for bound in bounds}
-            return Deleted(**highest, history=used.history or there.history)
-
-        try:
-            self.deletions.change(name, step)
-        except CorruptArtifact as error:
-            log.error("%s", error)
-            self._mend_deletions(name)
-            self.deletions.change(name, step)
 
     def was_there(self, name: str) -> bool:
         """Whether there is such a domain, or was one."""
@@ -467,107 +424,82 @@ class DomainStore:
 
     def remove(self, name: str) -> None:
         """Deletes a domain with all its versions; a damaged record is rebuilt first. Safe to repeat. Files that an
-        interrupted deletion has left are `garbage`."""
+        interrupted deletion has left are `garbage`. A domain that never was is deleted too, so that a calibration that
+        has begun cannot make it."""
         gone: list[Domain] = []
-        entries: list[Entry] = []
 
-        def before(domain: Domain) -> None:
+        def step(domain: Domain) -> Domain:
             gone[:] = [domain]
-            deletion = ("domain_deleted", None, len(domain.versions), None)
-            after = replace(domain, epoch=domain.epoch + 1, revision=domain.revision + 1)
-            after = self._with_history(name, domain, after, deletion)
-            self._use_up(name, Deleted(**{one.name: getattr(after, one.name) for one in fields(Deleted)}))
-            entries[:] = after.history
+            return domain if domain.deleted else domain.emptied()
 
         try:
-            self.records.remove(self.checked(name), before)
+            self.change(name, step)
         except CorruptArtifact:
             self.repair(name)
-            self.records.remove(name, before)
-        for domain in gone:
-            self.log.append(name, domain.revision + 1)
-            announce(name, entries, domain.changes)
-            for version in domain.versions.values():
-                self._drop(name, version)
+            self.change(name, step)
+        for version in gone[0].versions.values():
+            self._drop(name, version)
 
     def repair(self, name: str) -> Domain:
-        """Rebuilds a domain's damaged record, or that of its deletions, from what can be read of it, from the manifests
-        and the history; leaves a sound one as it is.
+        """Rebuilds a domain's damaged record from what can be read of it, from the manifests and the history; leaves a
+        sound one as it is.
 
         A version whose process was killed before it wrote the number into the manifest gets a new number. If the epoch
-        in the record cannot be read, versions from before a deletion, also an interrupted one, are not restored.
+        in the record cannot be read, versions from before a deletion are not restored, unless their files are all that
+        is left of an interrupted deletion; calibrations that have begun cannot publish.
 
         Raises:
             Conflict: another process changed the record meanwhile.
         """
-        unnumbered: list[str] = []
-        repaired: list[Entry] = []
+        rebuilt: list[Domain] = []
 
         def step(content: bytes) -> Domain:
-            domain, uploads = self._rebuilt(name, content)
-            unnumbered.extend(uploads)
-            repaired.append(domain.history[-1])
-            # Files that are not restored are `garbage`; their numbers must not be used again after they are gone.
-            self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision, domain.changes))
-            return domain
+            rebuilt[:] = [self._rebuilt(name, content)]
+            return rebuilt[0]
 
-        self._mend_deletions(self.checked(name))
         try:
-            domain = self.records.rebuild(name, step)
+            domain = self.records.rebuild(self.checked(name), step)
         except FileNotFoundError:
-            return self._blank(name)
-        for version in domain.versions.values():
-            if version.upload in unnumbered:
+            return Domain()
+        if rebuilt:
+            for version in domain.versions.values():
                 self._write_manifest(name, version, domain.epoch)
-        self.log.append(name, domain.revision)
-        announce(name, repaired, 0)
+            self.log.append(name, domain.revision)
+            announce(name, domain.history[-1:], 0)
         return domain
 
-    def _rebuilt(self, name: str, content: bytes) -> tuple[Domain, list[str]]:
-        """A domain out of a damaged record's content, and the uploads of versions whose manifests have no number."""
-        used, part = self._blank(name), salvaged(self.records, content)
-        domain = replace(Domain(epoch=used.epoch, history=used.history), **part)
+    def _rebuilt(self, name: str, content: bytes) -> Domain:
+        """A domain out of a damaged record's content."""
+        part = salvaged(self.records, content)
+        blocks = (self._block(name, number) for number in self._block_numbers(name))
+        older = [entry for block in blocks for entry in block.entries]
         manifests, unknown = self._manifests(name)
-        whole = [version for version, epoch, whole in manifests if whole and epoch == domain.epoch]
+        newest = max((epoch for _, epoch, _ in manifests), default=0)
+        deletions = sum(entry.what == "domain_deleted" for entry in older)
+        # The lost record may have the entry of one more deletion. A revision that cannot be read is replaced by the
+        # time in microseconds: it is higher than any number of changes, and JavaScript can represent it.
+        lost = {"epoch": max(newest, deletions + 1), "revision": time.time_ns() // 1000}
+        domain = Domain(**lost | part)
+        whole = [version for version, epoch, whole in manifests if whole and epoch == part.get("epoch", newest)]
         versions = {version.number: version for version in whole if version.number > 0}
         versions |= {version.number: version for version in domain.versions.values() if version.number > 0}
         numbers = {*versions, *(version.number for version, _, _ in manifests)}
+        numbers |= {entry.after for entry in (*older, *domain.history) if entry.what == "version_published"}
         # The lost record may have given a number to each manifest that has none.
         unknown += sum(version.number == 0 for version, _, _ in manifests)
         domain = replace(
             domain,
             versions=versions,
             aliases={digest: kept_of(aliases, versions) for digest, aliases in domain.aliases.items()},
-            next=max(used.next, domain.next, 1 + max(numbers, default=0)) + unknown,
-            # A revision that cannot be read is replaced by the time in microseconds: it is higher than any number
-            # of changes, also of those since another repair, and JavaScript can represent it.
-            revision=max(used.revision, domain.revision or time.time_ns() // 1000) + 1,
+            next=max(domain.next, 1 + max(numbers, default=0)) + unknown,
+            revision=domain.revision + 1,
+            # Numbers of lost entries are not used again either; a revision made from the time is higher than all.
+            changes=part.get("changes", domain.revision),
         )
-        added = []
         for version in whole:
             if version.number == 0 and domain.published_as(version.upload, version.job) is None:
                 domain = domain.with_version(version)
-                added.append(version.upload)
-        # Numbers of lost entries are not used again either; a revision made from the time is higher than all.
-        domain = replace(domain, changes=max(used.changes, domain.changes or domain.revision))
-        return self._with_history(name, domain, domain, ("repaired", None, None, None)), added
-
-    def _mend_deletions(self, name: str) -> None:
-        """Rebuilds a damaged record of deletions; does nothing to a sound one, or if there is none."""
-        with contextlib.suppress(FileNotFoundError):
-            self.deletions.rebuild(name, partial(self._bounds, name))
-
-    def _bounds(self, name: str, content: bytes) -> Deleted:
-        """What a damaged record of deletions held. What cannot be read is replaced by the time, which is higher,
-        or, for numbers of versions, by one beyond those in the manifests and the history, which lack few."""
-        part = salvaged(self.deletions, content)
-        blocks = (self._block(name, number) for number in self._block_numbers(name))
-        entries = itertools.chain(part.get("history", ()), *(block.entries for block in blocks))
-        numbers = [entry.after for entry in entries if entry.what == "version_published"]
-        numbers += [version.number for version, _, _ in self._manifests(name)[0]]
-        now = time.time_ns() // 1000
-        lost = {"next": 1 + max(numbers, default=0) + 2 * RECENT, "epoch": now, "revision": now, "changes": now}
-        return Deleted(**lost | part)
+        return self._with_history(name, domain, domain, ("repaired", None, None, None))
 
     def _manifests(self, name: str) -> tuple[list[tuple[Version, int, bool]], int]:
         """The domain's manifests, oldest first, and the number of those that cannot be read.
@@ -640,10 +572,6 @@ def announce(name: str, history: Iterable[Entry], seen: int) -> None:
         if entry.number > seen:
             facts = {key: value for key, value in entry.facts.items() if key != "time"}  # the line has its own
             log.info("domain changed", extra={"facts": {"domain": name, **facts}})
-
-
-class Unchanged(Exception):
-    """A step has left a domain that does not exist as it is."""
 
 
 def kept_of(aliases: EncoderAliases, versions: Collection[int]) -> EncoderAliases:

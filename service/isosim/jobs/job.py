@@ -121,8 +121,6 @@ class Job:
     size: int = 0  # bytes of posted text, labels and vectors
     input: str = ""  # name of the upload with the posted text
     fingerprint: str | None = None  # of the posted content, if it was posted with an idempotency key
-    first: str | None = None  # id of the first job with the same idempotency key, if there is a key
-    freed: int = 0  # only of such a first job: how many jobs have lost the key, so that the next makes another job
     worker: str | None = None  # the worker that holds the job; None if a worker may take it
     spared: int = 0  # attempts that ended because their worker was told to stop; they do not count
 

@@ -14,18 +14,17 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
 import orjson
 
-from isosim.errors import Conflict, CorruptArtifact, NotFound, Unavailable
+from isosim.errors import Conflict, CorruptArtifact, JobCancelled, NotFound, Unavailable
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.posted import LINES, SECOND, VECTORS, Posted, Spool
 from isosim.store.artifacts import to_facts
@@ -80,14 +79,10 @@ def owner_name(owner: str) -> str:
     return hashlib.sha256(owner.encode()).hexdigest()[:16]
 
 
-def first_of(owner: str, idempotency_key: str) -> str:
-    """Id of the first job with an idempotency key. Each API key has idempotency keys of its own."""
-    return hashlib.sha256(orjson.dumps([owner, idempotency_key])).hexdigest()[:32]
-
-
-def later(first: str, freed: int) -> str:
-    """Id of the job with the same idempotency key as the job `first`, after `freed` jobs have lost the key."""
-    return hashlib.sha256(f"{first} {freed}".encode()).hexdigest()[:32] if freed else first
+def id_of(owner: str, idempotency_key: str, epoch: int) -> str:
+    """Id of the job with an idempotency key. Each API key has idempotency keys of its own. `epoch` of the domain: after
+    a deletion of the domain, the same request makes another job."""
+    return hashlib.sha256(orjson.dumps([owner, idempotency_key, epoch])).hexdigest()[:32]
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
@@ -141,16 +136,15 @@ class JobStore:
             Conflict: the idempotency key was used with other content.
             Unavailable: the upload of the input took too long.
         """
-        fingerprint, first, name = None, None, uuid.uuid4().hex
+        fingerprint, name = None, uuid.uuid4().hex
         if idempotency_key is not None:
             fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
-            first = first_of(owner, idempotency_key)
-            earlier, name = self._keyed(first)
-            if earlier is not None:
-                return same(earlier, fingerprint)
+            name = id_of(owner, idempotency_key, request.epoch)
+            with suppress(FileNotFoundError):
+                return same(self.records.read(name), fingerprint)
         job = Job(
             name, request, created=now(), notices=notices, traceparent=traceparent, owner=owner, size=spool.size,
-            input=spool.id, fingerprint=fingerprint, first=first,
+            input=spool.id, fingerprint=fingerprint,
         )  # fmt: skip
         entry, began = OpenJob.of(job), self.clock()
         self.blobs.write(entry.key, b"")
@@ -167,32 +161,16 @@ class JobStore:
         if there.input == job.input:
             return there
         self._drop(entry)  # another request with the same idempotency key was faster
-        return self.create(request, spool, notices, idempotency_key, traceparent, owner)
+        return same(there, fingerprint)
 
-    def _keyed(self, first: str) -> tuple[Job | None, str]:
-        """The job that has an idempotency key and its id; without one, None and the id that it would get. `first`: id
-        of the first job with the key."""
-        name = first
-        try:
-            job = self.records.read(first)
-            if job.freed:
-                name = later(first, job.freed)
-                job = self.records.read(name)
-        except FileNotFoundError:
-            return None, name
-        return job, name
+    def has(self, job_id: str) -> bool:
+        with suppress(FileNotFoundError):
+            return bool(self.blobs.stamp(self.records.key(job_id)))
+        return False
 
-    def has_key(self, owner: str, idempotency_key: str) -> bool:
-        """Whether a job has this idempotency key."""
-        return self._keyed(first_of(owner, idempotency_key))[0] is not None
-
-    def free_keys(self, jobs: Iterable[Job]) -> None:
-        """Frees the idempotency keys of jobs: requests that repeat them make new jobs."""
-        for job in jobs:
-            if job.first is not None:
-                # Without a sound record of the first job, the key leads to no job.
-                with suppress(NotFound, CorruptArtifact):
-                    self._change(job.first, partial(freed, job))
+    def remove(self, job: Job) -> None:
+        """Removes the record of an ended job: a request that repeats its idempotency key makes another one."""
+        self.blobs.delete([self.records.key(job.id)])
 
     def read(self, job_id: str) -> Job:
         """Raises NotFound, or CorruptArtifact if the record cannot be understood."""
@@ -220,14 +198,6 @@ class JobStore:
         job = self._change(job_id, lambda job: job.cancelled(now()))
         self._close(job)
         return job
-
-    def discard(self, job_id: str, owner: str) -> bool:
-        """Removes an owner's job, whose record is damaged, with its text. Returns False if there is none that has not
-        ended."""
-        entries = [one for one in self.index() if (one.id, one.owner) == (job_id, owner_name(owner))]
-        for entry in entries:
-            self._discard(entry)
-        return bool(entries)
 
     def _close(self, job: Job) -> None:
         """Deletes what an ended job has left beside its record. The next process that reads the index does it if this
@@ -425,9 +395,8 @@ class JobStore:
             versions[job.request.domain] |= {version for version in named if version is not None}
         return versions
 
-    def newest(self, *, whole: bool = False) -> list[Job]:
-        """All jobs, newest first, without reports, except those whose record is damaged or cannot be read. `whole`:
-        raises OSError instead if a record cannot be read.
+    def newest(self) -> list[Job]:
+        """All jobs, newest first, without reports, except those whose record is damaged or cannot be read.
 
         Each process reads the record of an ended job only once, unless it changes: a removed job may come back, made
         again with the same idempotency key.
@@ -440,8 +409,6 @@ class JobStore:
                 ended[found.job.id, stamps[found.job.id]] = replace(found.job, report=None)
             elif isinstance(found, Found):
                 unended.append(found.job)
-            elif isinstance(found, OSError) and whole:
-                raise found
         self._ended = ended
         return sorted([*unended, *ended.values()], key=lambda job: job.created, reverse=True)
 
@@ -456,11 +423,8 @@ class JobStore:
         for job in jobs:
             if not job.status.ended and OpenJob.of(job).key not in keys:
                 self.blobs.write(OpenJob.of(job).key, b"")
-        ended = [job for job in jobs if job.status.ended]
-        old = [job for job in ended[keep:] if indexed.isdisjoint((job.id, later(job.id, job.freed)))]
-        gone = {job.id for job in old}
-        leading = {job.first for job in jobs if job.id not in gone}  # the first job of a key leads to the later ones
-        self.blobs.delete([self.records.key(job.id) for job in old if job.id not in leading])
+        old = [job for job in jobs if job.status.ended][keep:]
+        self.blobs.delete([self.records.key(job.id) for job in old if job.id not in indexed])
 
 
 class Attempt:
@@ -479,7 +443,10 @@ class Attempt:
                 self._tag = self.jobs.records.replace(after.id, after, self._tag)
             except Changed:
                 # A request has freed the idempotency key, or the answer to an earlier write was lost.
-                there, tag = self.jobs._found(after.id)
+                try:
+                    there, tag = self.jobs._found(after.id)
+                except NotFound:
+                    raise JobCancelled(f"job {after.id} was removed") from None
                 self.job, self._tag = there.check_held(self.job), tag
             else:
                 self.job = after
@@ -506,11 +473,6 @@ class Attempt:
 def refused(_: OpenJob, why: Job | Unread) -> None:
     if isinstance(why, OSError):
         raise why
-
-
-def freed(job: Job, first: Job) -> Job:
-    """The record of the first job with an idempotency key, after `job` has lost the key."""
-    return replace(first, freed=first.freed + 1) if later(first.id, first.freed) == job.id else first
 
 
 def same(job: Job, fingerprint: str | None) -> Job:

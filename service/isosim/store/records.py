@@ -1,5 +1,6 @@
 """Records: a JSON object under a key, parsed by pydantic, changed by compare-and-swap. Domains and jobs are records."""
 
+import contextlib
 import functools
 import random
 import time
@@ -29,20 +30,30 @@ FIRST_FAULT = FailFast()
 PATIENCE = 8.0  # s of attempts to change a record that others keep changing
 PAUSES = (0.002, 0.5)  # s: the first longest pause before another attempt, and the limit to which it doubles
 MARK = b'"change"'  # in each record: its random value
-TOMBSTONE = 32  # bytes of an object that stands for a removed record
+TOMBSTONE = 1024  # bytes of a deleted record
 
 
 class Records(Generic[T]):
     """Records of one kind, by name.
 
-    A removed record leaves a tombstone: an object of TOMBSTONE bytes, which no record is as short as. A store without
-    conditional deletion could otherwise lose what another process has written since the record was read. Listings tell
-    tombstones by their size, without reading them.
+    A deleted record stays as an object of TOMBSTONE bytes, because a store without conditional deletion could lose what
+    another process has written since the record was read. Listings tell it by its size, without reading it.
     """
 
-    def __init__(self, blobs: Blobs, kind: type[T], prefix: str, *, repairable: bool = False) -> None:
-        """`repairable`: a damaged record can be rebuilt."""
+    def __init__(
+        self,
+        blobs: Blobs,
+        kind: type[T],
+        prefix: str,
+        *,
+        missing: T | None = None,
+        deleted: Callable[[T], bool] = lambda _: False,
+        repairable: bool = False,
+    ) -> None:
+        """`missing` stands for a record that is not there. `deleted` tells a deleted record. `repairable`: a damaged
+        record can be rebuilt."""
         self.blobs, self.kind, self.prefix, self.repairable = blobs, kind, prefix, repairable
+        self.missing, self.deleted = missing, deleted
         self.form: TypeAdapter[T] = adapter(kind)  # type: ignore[arg-type]
 
     def key(self, name: str) -> str:
@@ -54,23 +65,7 @@ class Records(Generic[T]):
 
     def tagged(self, name: str) -> tuple[T, str]:
         """A record and its tag, for `replace`. Raises as `read` does."""
-        record, tag = self._read(name)
-        if record is None or tag is None:
-            raise FileNotFoundError(f"{self.blobs.address}/{self.key(name)} is not there")
-        return record, tag
-
-    def replace(self, name: str, record: T, tag: str) -> str:
-        """Writes over the record that has this tag, without reading it, and returns the new tag. Raises Changed."""
-        return self.blobs.write(self.key(name), self._content(record), over=tag)
-
-    def _read(self, name: str) -> tuple[T | None, str | None]:
-        """The record and its tag; None for a missing or removed record, whose tag is None or the tombstone's."""
-        try:
-            content, tag = self.blobs.read(self.key(name))
-        except FileNotFoundError:
-            return None, None
-        if len(content) == TOMBSTONE:
-            return None, tag
+        content, tag = self.blobs.read(self.key(name))
         try:
             record = self.form.validate_json(content)
         except ValidationError as error:
@@ -81,6 +76,10 @@ class Records(Generic[T]):
             raise self._damaged(name, "JSON: it was not written as a record")
         return record, tag
 
+    def replace(self, name: str, record: T, tag: str) -> str:
+        """Writes over the record that has this tag, without reading it, and returns the new tag. Raises Changed."""
+        return self.blobs.write(self.key(name), self._content(record), over=tag)
+
     def _damaged(self, name: str, why: str) -> CorruptArtifact:
         told = CorruptArtifact(f"{self.key(name)} cannot be read: {why}")
         told.place = f"{self.blobs.address}/{self.key(name)}"
@@ -88,15 +87,17 @@ class Records(Generic[T]):
 
     def _content(self, record: T) -> bytes:
         """JSON with a random value, so that no two writes are alike: tags of S3 are hashes of the content."""
-        facts = self.form.dump_python(record, mode="json")
-        return orjson.dumps({**facts, "change": uuid.uuid4().hex}, option=orjson.OPT_INDENT_2)
+        deleted = self.deleted(record)
+        facts = {**self.form.dump_python(record, mode="json", exclude_defaults=deleted), "change": uuid.uuid4().hex}
+        content = orjson.dumps(facts, option=0 if deleted else orjson.OPT_INDENT_2)
+        return content.ljust(TOMBSTONE) if deleted else content + b"\n" * (len(content) == TOMBSTONE)
 
     def create(self, name: str, record: T) -> T:
         """Creates a record, or returns the one that is there."""
         return self.change(name, lambda there: record if there is None else there)
 
     def change(self, name: str, step: Callable[[T | None], T]) -> T:
-        """Replaces a record by `step(record)`; `step` gets None if there is none.
+        """Replaces a record by `step(record)`; `step` gets `missing` if there is none.
 
         `step` is called again if another process has changed the record meanwhile. If it returns an equal record,
         nothing is written; if it raises, nothing is changed.
@@ -105,34 +106,19 @@ class Records(Generic[T]):
             Conflict: others kept changing the record for PATIENCE.
             CorruptArtifact: the record cannot be understood.
         """
-        after = self._swap(name, step)
-        assert after is not None  # noqa: S101 - `step` returns a record
-        return after
-
-    def remove(self, name: str, before: Callable[[T], object]) -> None:
-        """Removes a record; does nothing if there is none. `before` is called with the record that is about to be
-        removed, again if it has changed meanwhile. Raises as `change` does."""
-
-        def step(there: T | None) -> None:
-            if there is not None:
-                before(there)
-
-        self._swap(name, step)
-
-    def _swap(self, name: str, step: Callable[[T | None], T | None]) -> T | None:
-        """`change`, whose `step` may return None: the record is removed."""
         until, pause, refused = time.monotonic() + min(PATIENCE, time_left()), PAUSES[0], False
         while True:
-            there, tag = self._read(name)
+            there, tag = self.missing, None
+            with contextlib.suppress(FileNotFoundError):
+                there, tag = self.tagged(name)
             after = step(there)
             if after == there:
                 return after
             # Only now: if the answer to an earlier write was lost, `step` has just found that it was made.
             if refused and time.monotonic() > until:
                 raise Conflict(f"others keep changing {self.key(name)}; try again")
-            content = uuid.uuid4().hex.encode() if after is None else self._content(after)
             try:
-                self.blobs.write(self.key(name), content, new=tag is None, over=tag)
+                self.blobs.write(self.key(name), self._content(after), new=tag is None, over=tag)
             except Changed:
                 refused = True
                 time.sleep(random.uniform(0, pause))  # noqa: S311 - so that writers do not meet again
@@ -164,7 +150,7 @@ class Records(Generic[T]):
 
     def stamps(self, after: str = "") -> Iterator[tuple[str, str]]:
         """Names of the records that are greater than `after` and their stamps, in order of their keys, without reading
-        them."""
+        them or those that are deleted."""
         for entry in self.blobs.list(self.prefix, self.key(after) if after else ""):
             if entry.key.endswith(".json") and entry.size != TOMBSTONE:
                 yield entry.key.removeprefix(self.prefix).removesuffix(".json"), entry.stamp

@@ -28,16 +28,14 @@ from isosim.api.calibration.schemas import (
     pairs_of,
 )
 from isosim.api.policy import needs
-from isosim.api.requests import JobDep, JobId, TraceDep, documented, json_response, permitted_job
+from isosim.api.requests import JobDep, TraceDep, documented, json_response
 from isosim.api.state import Phase, Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import (
-    CorruptArtifact,
     EncoderMismatch,
     InvalidInput,
-    NotFound,
     Overloaded,
     TooLarge,
     Unavailable,
@@ -294,16 +292,8 @@ async def changes(service: Service, job_id: str, show: Show) -> AsyncIterator[by
 
 
 @router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
-async def cancel_job(job_id: JobId, service: ServiceDep, trace: TraceDep) -> JobState:
+async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     """Cancels a job: its text is deleted, and it makes no version. A worker that runs it stops within 10 s."""
-    try:
-        job = await permitted_job(job_id, service, trace)
-    except CorruptArtifact as error:
-        if not await service.store(service.jobs.discard, job_id, trace.grant.id):
-            raise
-        raise NotFound(
-            f"the record of calibration job {job_id} was damaged; the job and its text are deleted"
-        ) from error
     return state(await service.store(service.jobs.cancel, job.id))
 
 
@@ -470,8 +460,3 @@ async def accept(
         raise
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value, **facts}
     return json_response(accepted, 202, {"Location": f"{route}/{job.id}"})
-
-
-async def accepted_before(service: Service, trace: Trace, idempotency_key: str | None) -> bool:
-    """Whether the caller has already made a job with this idempotency key."""
-    return idempotency_key is not None and await service.store(service.jobs.has_key, trace.grant.id, idempotency_key)

@@ -14,7 +14,6 @@ from isosim.access.grants import Grant
 from isosim.api.bodies import body_of
 from isosim.api.calibration.calibrate import (
     accept,
-    accepted_before,
     check_no_query,
     check_room,
     checked_options,
@@ -49,6 +48,7 @@ from isosim.errors import CorruptArtifact, NotFound, UnknownDomain
 from isosim.jobs.intake import brought_by
 from isosim.jobs.job import JobRequest
 from isosim.jobs.sandbox import Reading
+from isosim.jobs.store import id_of
 from isosim.scoring.advice import check_lost, lost_targets, no_reference
 from isosim.scoring.calibration import DEFAULT, Calibration, DomainRef
 
@@ -222,8 +222,10 @@ async def post_labels(
         content = await read_json_body(request, service)
         async with service.parsing_json:
             body = await service.scoring(parse_json, LABELS_REQUEST, content)
-    if not await accepted_before(service, trace, idempotency_key):
-        (await service.store(service.domains.read, domain)).check_revision(domain, body.revision)
+    record = await service.store(service.domains.read, domain)
+    job_id = id_of(trace.grant.id, idempotency_key or "", record.epoch)
+    if idempotency_key is None or not await service.store(service.jobs.has, job_id):
+        record.check_revision(domain, body.revision)
     base, encoder = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
     if base.model.reference is None:
         raise no_reference(domain)

@@ -329,5 +329,5 @@ async def delete_match(job: MatchDep, service: ServiceDep) -> Response:
     if not job.status.ended:
         await service.store(service.jobs.cancel, job.id)
     await service.store(service.results.remove, job)
-    await service.store(service.jobs.free_keys, [job])  # the same post makes another match
+    await service.store(service.jobs.remove, job)  # the same post makes another match
     return Response(status_code=204)
