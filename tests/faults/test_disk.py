@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from isosim.store.blobs import LOCKS
 from tests.faults.conftest import root
 from tests.faults.jobs import TEXTS, becomes, held_job, holds, state, whole_versions
 from tests.faults.load import Load
@@ -23,8 +24,8 @@ def unavailable(response: httpx.Response, why: str) -> None:
 
 
 def half_made(store: Path) -> list[Path]:
-    """All hidden files and folders but locks of jobs: those that writers rename when they end."""
-    return [path for path in store.rglob(".*") if path.name != ".lock"]
+    """All hidden files and folders but locks: those that writers rename when they end."""
+    return [path for path in store.rglob(".*") if path.name != LOCKS]
 
 
 @pytest.fixture

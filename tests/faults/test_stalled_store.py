@@ -1,10 +1,11 @@
 """A process that stopped while it held a domain's lock: its domain cannot be changed, and nothing else waits."""
 
-import fcntl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from isosim.store.artifacts import locked
+from isosim.store.blobs import Folder
 from isosim.threads import DEADLINE
 from tests.processes import Serve, wait_until
 
@@ -18,8 +19,7 @@ def test_a_held_lock_stops_changes_of_its_domain_alone(serve: Serve, news: Path)
     }  # more than INLINE
     assert server.client.post("/rerank", json=asked).status_code == 200
     changes = [f"/domains/news/thresholds/t{n}" for n in range(40)]
-    with (news / "domains" / ".news.json.lock").open("a") as lock, ThreadPoolExecutor(40) as pool:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(Folder(news)._lock("domains/news.json")), ThreadPoolExecutor(40) as pool:
         waiting = [pool.submit(server.client.put, path, json={"fmr": 0.01}) for path in changes]
         time.sleep(0.5)
         for path in ("/metrics", "/readyz", "/livez"):

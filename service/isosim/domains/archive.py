@@ -29,7 +29,7 @@ from isosim.domains.store import PART, REPORT, WEIGHTS, DomainStore, kept_of
 from isosim.encoders.store import EncoderStore, cache
 from isosim.errors import Conflict, CorruptArtifact, EncoderMismatch, InvalidInput, NotFound, TooLarge, UnknownDomain
 from isosim.scoring.calibration import DomainModel, DomainRef
-from isosim.store.artifacts import building, json_bytes, parsed, since, superfluous, sweep
+from isosim.store.artifacts import building, json_bytes, parsed, since, superfluous
 
 FORMAT = 2  # number of the archive's format; increased if older releases would misread the new format
 CONTENTS, DOMAIN = "archive.json", "domain.json"
@@ -205,7 +205,6 @@ class Import:
 
     def run(self, file: BinaryIO) -> Imported:
         """Reads the archive. Raises the errors of `import_domains`."""
-        sweep(*staging().glob(".building-*"))
         archive, seen = self._members(file), set[str]()
         contents = parsed_json(file, *next(archive, ("", 0)), CONTENTS)
         if contents.get("format") != FORMAT:
@@ -339,7 +338,7 @@ def promote(
 
 
 def staging() -> Path:
-    """Folder of versions that are being imported. What a killed import leaves there is removed by the next one."""
+    """Folder of versions that are being imported. What a killed import leaves there is removed by one a day later."""
     return cache() / "imports"
 
 

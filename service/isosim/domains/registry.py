@@ -22,8 +22,7 @@ Key = tuple[str, int]  # domain, version
 
 MOST_REPORTED = 1000  # maximum number of entries in `_reported`, and of entries in `damaged`
 LOADERS = 4  # number of threads that load calibrations; one load from a disk takes about 10 ms of a core
-MOST_PAUSE = 64  # maximum number of refreshes between two attempts to load a champion
-MOST_EVICTED = 4096  # maximum number of evicted domains that a refresh checks for deletion
+RETRY = 8  # an attempt to load a champion that could not be loaded is made in every RETRY-th refresh; unmeasured
 
 
 class Source(Protocol):
@@ -39,14 +38,6 @@ class Source(Protocol):
 
 
 @dataclass
-class Miss:
-    """When to retry loading a new champion that could not be loaded."""
-
-    pause: int = 1  # number of refreshes between attempts
-    left: int = 1  # number of refreshes until the next attempt
-
-
-@dataclass
 class Resident:
     """A domain in memory."""
 
@@ -54,7 +45,7 @@ class Resident:
     versions: set[int] = field(default_factory=set)  # those that are loaded
     # Digest -> the champion that answers. It is older than the record's if that cannot be loaded.
     serving: dict[str, Calibration] = field(default_factory=dict)
-    miss: Miss | None = None  # not None while a new champion cannot be loaded
+    retry: int = 0  # while a new champion cannot be loaded: refreshes until the next attempt; else 0
 
 
 def located(error: Exception) -> str:
@@ -68,14 +59,14 @@ class Registry:
     A calibration is loaded at the first request for it. A champion is replaced in one assignment, after its successor
     has loaded completely. When all calibrations take more than `resident_bytes`, the least recently used ones are
     evicted, except champions of `default`. A request that already uses an evicted calibration goes on with it. A
-    refresh reads only resident domains, and at most MOST_EVICTED evicted ones, and of these only what has changed.
+    refresh reads only resident domains, and of these only what has changed.
 
     own: digest of the server's own encoder. Calibrations of further encoders are served after `add`.
     calls: threads that read the store for requests; LOADERS of its own by default.
     on_champion: called with each new champion of the encoder that answers for its domain.
     on_dropped: called with a domain when that champion leaves memory without a successor, for example by eviction.
-    on_gone: called with a domain when `remove` forgets it, or (except for `default`) when a refresh finds that the
-        domain has no champion in the store.
+    on_gone: called with a domain when `remove` forgets it, or (except for `default`) when a refresh finds that a
+        resident one has no champion in the store.
     on_failure: called with a domain when its champion could not be loaded.
     """
 
@@ -100,7 +91,6 @@ class Registry:
         self._domains = {DEFAULT: Resident(Domain())}
         self._loaded: OrderedDict[Key, Calibration] = OrderedDict()  # by last use, the latest at the end
         self._loading: dict[tuple[DomainRef, str | None], asyncio.Task[Calibration]] = {}
-        self._evicted: OrderedDict[str, None] = OrderedDict()  # domains evicted to save memory, the latest at the end
         self._news: deque[Iterable[str]] = deque()  # changed domains that `_look` has read, for the next refresh
         self._due: set[str] = set()  # domains to be read again at the next refresh
         self._reported: dict[str, str] = {}  # domain -> last logged reason for a failed load
@@ -135,7 +125,7 @@ class Registry:
     @property
     def behind(self) -> bool:
         """Whether a changed champion could not be loaded; the previous version keeps serving."""
-        return any(resident.miss is not None for resident in self._domains.values())
+        return any(resident.retry for resident in self._domains.values())
 
     async def resolve(self, ref: DomainRef, encoder: str | None = None) -> Calibration:
         """The calibration that a reference names now.
@@ -304,7 +294,6 @@ class Registry:
         """The domain in memory, with a record at least as new as `record`. The next refresh reads it again, and so
         applies what has changed since `record` was read."""
         self._due.add(name)
-        self._evicted.pop(name, None)
         self._domains.setdefault(name, Resident(record))
         return self._know(name, record)
 
@@ -357,10 +346,6 @@ class Registry:
             if oldest is None:
                 break
             self._release((oldest.domain, oldest.version))
-            if oldest.domain not in self._domains:
-                self._evicted[oldest.domain] = None
-                if len(self._evicted) > MOST_EVICTED:
-                    self._evicted.popitem(last=False)
 
     def _release(self, key: Key) -> None:
         """Forgets a calibration, and its domain with the last one."""
@@ -381,7 +366,7 @@ class Registry:
         resident, shown = self._domains[name], self._champion(name)
         champion = resident.serving.pop(encoder)
         if not resident.serving:
-            resident.miss = None
+            resident.retry = 0
         self._tell(name, shown)
         self._release((name, champion.version))
 
@@ -399,16 +384,14 @@ class Registry:
             await asyncio.to_thread(self._look, list(self._domains))
             while self._news:
                 self._due.update(self._news.popleft())
-            self._due = {name for name in self._due if name in self._domains or name in self._evicted}
             for name, resident in self._domains.items():
-                if resident.miss is None:
-                    continue
                 if name in self._due:
-                    resident.miss = None  # the domain has changed again: retry at once
-                    continue
-                resident.miss.left -= 1
-                if resident.miss.left <= 0:
+                    resident.retry = 0  # the domain has changed again
+                elif resident.retry == 1:
                     self._due.add(name)
+                elif resident.retry:
+                    resident.retry -= 1
+            self._due &= self._domains.keys()
             for name in list(self._due):  # after a cancellation, the next refresh does the rest
                 self._due.discard(name)
                 await self._compare(name)
@@ -432,21 +415,18 @@ class Registry:
             resident = self._domains.get(name)
             if resident is None:  # evicted meanwhile; the next request loads it
                 return
-            if resident.miss is None:  # only the first failure is logged; `on_failure` counts all
-                resident.miss = Miss()
+            if not resident.retry:  # only the first failure is logged; `on_failure` counts all
                 log.error("champion of %s not loaded (%s); the previous version keeps serving", name, located(error))
-            else:
-                resident.miss.pause = resident.miss.left = min(2 * resident.miss.pause, MOST_PAUSE)
+            resident.retry = RETRY
         else:
             if (resident := self._domains.get(name)) is not None:
-                resident.miss = None
+                resident.retry = 0
 
     async def _take_over(self, name: str) -> None:
         resident = self._domains.get(name)
         before = None if resident is None else resident.record
         record = await asyncio.to_thread(self.source.read, name)
         if name != DEFAULT and record.served(record.home(self.own)).champion is None:
-            self._evicted.pop(name, None)
             self.on_gone(name)
         if name not in self._domains:
             return

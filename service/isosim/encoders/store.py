@@ -30,7 +30,6 @@ from isosim.store.artifacts import (
     parsed_manifest,
     read_manifest,
     sha256,
-    sweep,
     verified,
     write_atomically,
 )
@@ -179,7 +178,6 @@ class EncoderStore:
         place = cache() / hashlib.sha256(blobs.address.encode()).hexdigest()[:16] / prefix
         if is_copy(place, manifest):
             return place
-        sweep(*place.parent.glob(".building-*"))
         with building(place.parent) as copy:
             for name in plain(facts["files"]):
                 blobs.download(prefix + name, copy / name)

@@ -25,9 +25,7 @@ T = TypeVar("T")
 MANIFEST = "manifest.json"
 SEAL = "seal"  # manifest field: SHA-256 of the manifest's other fields; missing in manifests of the first release
 PATIENCE = 60.0  # s that a lock is waited for
-FRESH = 60.0  # seconds; `sweep` keeps younger files, because their processes may not have locked them yet
-# Seconds without a change. An unfinished file then counts as abandoned even if its lock cannot be checked.
-LEFTOVER = 24 * 3600.0
+LEFTOVER = 24 * 3600.0  # s without a change until an unfinished folder counts as left by a killed process
 
 
 def fsync(path: Path) -> None:
@@ -104,55 +102,18 @@ def sha256(path: Path) -> str:
 @contextmanager
 def building(parent: Path) -> Iterator[Path]:
     """Yields a private folder in `parent`. At the end, removes the folder, unless the caller has moved it to its final
-    place."""
+    place, and those that killed processes have left."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f".building-{uuid.uuid4().hex}"
     folder.mkdir()
-    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        claim(descriptor)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
-
-
-def claim(descriptor: int) -> None:
-    """Locks an unfinished file or folder for this process, until `descriptor` is closed or the process has ended."""
-    with contextlib.suppress(OSError):  # the volume has no locks; `abandoned` decides by age
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def sweep(*leftovers: Path) -> None:
-    """Removes unfinished files and folders of dead processes (see `abandoned`). Keeps files and folders that changed
-    less than FRESH seconds ago."""
-    for path in leftovers:
-        with contextlib.suppress(OSError):  # another process has removed the path, or the volume is read-only
-            age = time.time() - path.stat().st_mtime
-            if age > FRESH and abandoned(path, age):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def abandoned(path: Path, age: float) -> bool:
-    """Whether the process that created an unfinished file or folder has ended: no process holds the lock on `path`.
-
-    `age`: seconds since the last change of `path`. In three cases the lock cannot be checked: the volume has no locks,
-    `path` belongs to another user, or `path` is a folder on NFS. The process then counts as ended if `age` exceeds
-    LEFTOVER.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    except PermissionError:  # the file belongs to another user
-        return age > LEFTOVER
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return age > LEFTOVER
-    finally:
-        os.close(descriptor)
-    return True
+        for left in parent.glob(".building-*"):
+            with contextlib.suppress(OSError):  # another process has removed it
+                if left.stat().st_mtime < time.time() - LEFTOVER:
+                    shutil.rmtree(left)
 
 
 def sealed_by(facts: Mapping[str, object]) -> str:
@@ -206,15 +167,15 @@ def verified(folder: Path, *names: str, called: str | None = None) -> dict[str, 
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, patience: float | None = None, called: str | None = None) -> Iterator[None]:
     """Waits for an exclusive lock and holds it. If the process dies, the lock ends. Uses flock, which works on local
-    volumes and NFS version 4.
+    volumes and NFS version 4. `called`: the name of what is locked, for messages; its path by default.
 
     Raises:
-        Unavailable: another process has held the lock for PATIENCE.
+        Unavailable: another process has held the lock for `patience` seconds, PATIENCE by default.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + (PATIENCE if patience is None else patience)
     with path.open("a") as file:
         while True:
             try:
@@ -222,9 +183,7 @@ def locked(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= until:
-                    raise Unavailable(
-                        f"another process has held the lock {path} for {PATIENCE:.0f} s; try again later"
-                    ) from None
+                    raise Unavailable(f"another process holds the lock of {called or path}; try again later") from None
             time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - so that waiting processes do not ask in step
         yield
 

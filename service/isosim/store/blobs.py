@@ -10,7 +10,6 @@ unchanged one. `check` tries both conditions.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -27,14 +26,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from isosim.errors import CorruptArtifact, Unavailable
-from isosim.store.artifacts import Garbage, fsync
+from isosim.store.artifacts import Garbage, fsync, locked
 from isosim.threads import time_left
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PATIENCE = 8.0  # s that a lock of a folder is waited for
-LOOK = 0.005  # s between two attempts to take it
+LOCKS = ".locks"  # folder of the locks of a folder
 OPENINGS = 100  # attempts to open a file in a folder that other processes remove while it is empty; unmeasured
 # obstore's own defaults (30 s for a request, ten retries, three minutes) would hold a request's thread for minutes.
 CONNECT, READ = timedelta(seconds=5), timedelta(seconds=5)  # without a connection, or without a byte
@@ -42,7 +41,7 @@ REQUEST = timedelta(seconds=60)  # a whole request; a part of an upload has 8 MB
 RETRIES = 1
 PART = 8 << 20  # bytes of a part of an upload
 SIDE_BY_SIDE = 8  # downloads of one call in parallel; unmeasured
-HIDDEN, LOCK = re.compile(r"\.[0-9a-f]{32}"), re.compile(r"\.(.+)\.lock")  # of writes under way, and of locks
+HIDDEN = re.compile(r"\.[0-9a-f]{32}")  # names of writes under way
 PAGE = 1000  # objects in a page of a listing
 ADDRESS = re.compile(r"^([a-z][a-z0-9+.-]+):(/+|$)")  # of a bucket; two letters at least, because C:/ is a drive
 
@@ -122,7 +121,7 @@ class Folder:
             if not new and over is None:
                 self._place(whole, key)
                 return tag_of(content)
-            with self._locked(key):
+            with locked(self._lock(key), min(PATIENCE, time_left()), key):
                 tag = None
                 with contextlib.suppress(FileNotFoundError):
                     stored, tag = self.read(key)
@@ -153,32 +152,9 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):
             fsync(path.parent)
 
-    @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
-        """Holds the lock of a key: a hidden file beside it, which its last holder removes.
-
-        Raises:
-            Unavailable: another process has held it for PATIENCE.
-        """
-        path = self.root / key
-        lock = path.with_name(f".{path.name}.lock")
-        until = time.monotonic() + min(PATIENCE, time_left())
-        while True:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if is_at(descriptor, lock):  # else its holder has removed it meanwhile
-                    try:
-                        yield
-                    finally:
-                        lock.unlink(missing_ok=True)
-                    return
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise Unavailable(f"another process holds the lock of {key}; try again later") from None
-                time.sleep(LOOK)
-            finally:
-                os.close(descriptor)
+    def _lock(self, key: str) -> Path:
+        """The file that is locked for changes of a key. It is never removed, so few keys of many share it."""
+        return self.root / LOCKS / hashlib.blake2b(key.encode(), digest_size=2).hexdigest()[1:]
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
         for key in sorted(self._keys(self.root / prefix, prefix)):
@@ -224,17 +200,10 @@ class Folder:
 
     def unfinished(self, age: float) -> Iterator[Garbage]:
         for path in self.root.rglob(".*"):
-            lock = LOCK.fullmatch(path.name)
-            with contextlib.suppress(FileNotFoundError):  # its process has ended the write, or has given the lock back
+            with contextlib.suppress(FileNotFoundError):  # its process has ended the write
                 found = path.stat()
-                if (lock or HIDDEN.fullmatch(path.name)) and time.time() - found.st_mtime > age:
-                    remove = partial(self._unlock, path, lock[1]) if lock else partial(path.unlink, missing_ok=True)
-                    yield Garbage(str(path), "left unfinished", found.st_size, remove)
-
-    def _unlock(self, lock: Path, name: str) -> None:
-        """Removes a lock that no process holds, by taking it."""
-        with contextlib.suppress(Unavailable), self._locked(str(lock.with_name(name).relative_to(self.root))):
-            pass
+                if HIDDEN.fullmatch(path.name) and time.time() - found.st_mtime > age:
+                    yield Garbage(str(path), "left unfinished", found.st_size, partial(path.unlink, missing_ok=True))
 
 
 class Bucket:
@@ -448,11 +417,3 @@ def created(path: Path) -> BinaryIO:
             if not left:
                 raise
     raise AssertionError  # the last attempt returns or raises
-
-
-def is_at(descriptor: int, path: Path) -> bool:
-    """Whether a path still leads to an open file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
