@@ -66,7 +66,7 @@ def test_a_calibration_costs_its_sentences_and_labels(serve: Serve, store: Path,
 def test_one_key_takes_its_share_of_the_queue_and_of_the_event_streams(serve: Serve, store: Path, keys: Path) -> None:
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys, max_queued_jobs=8, local_worker=False)
     assert [calibrate(server, "a").status_code for _ in range(2)] == [202, 202]
-    refused(calibrate(server, "a"), "2 jobs queued, running or being posted, which is its share of 8")
+    refused(calibrate(server, "a"), "2 jobs queued or running, which is its share of 8")
     posted = calibrate(server, "b")
     assert posted.status_code == 202
     with contextlib.ExitStack() as stack:

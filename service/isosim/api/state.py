@@ -20,7 +20,7 @@ from isosim.encoders.cache import RedisCache
 from isosim.errors import Overloaded
 from isosim.jobs.job import Job
 from isosim.jobs.matches import MatchStore
-from isosim.jobs.store import JobStore, OpenJob
+from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
 from isosim.observability.metrics import Metrics
 from isosim.scoring.drift import DriftMonitor
@@ -143,13 +143,10 @@ class Service:
     event_streams: Places = field(default_factory=lambda: Places(MAX_EVENT_STREAMS))  # open event streams of jobs
     file_readers: Places = field(default_factory=lambda: Places(MOST_READERS))  # files and archives read or written
     temporary_files: Places = field(default_factory=lambda: Places(MOST_FILES))  # of requests, also while they arrive
-    uploads: Counter[str] = field(default_factory=Counter)  # by key id: calibrations that are being posted
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
     parsing_json: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large JSON body is parsed at a time
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request for metrics at a time computes them
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
-    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the queued jobs are counted
-    creating: set[OpenJob] = field(default_factory=set)  # jobs that count as queued, and are being written
 
     def __post_init__(self) -> None:
         # Reads of jobs' records: event streams read theirs several times a second, and must not take all calls.

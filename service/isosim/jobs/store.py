@@ -128,9 +128,13 @@ class JobStore:
         idempotency_key: str | None = None,
         traceparent: str | None = None,
         owner: str = "",
+        admit: Callable[[list[OpenJob]], object] = lambda _: None,
     ) -> Job:
         """Creates a job from the spooled input, or returns the one with the same idempotency key and content. A new
         job's `input` is the spool's id.
+
+        `admit` is called with the jobs that have not ended, and those that other processes began to create before; it
+        raises an error to refuse this one.
 
         Raises:
             Conflict: the idempotency key was used with other content.
@@ -149,6 +153,7 @@ class JobStore:
         entry, began = OpenJob.of(job), self.clock()
         self.blobs.write(entry.key, b"")
         try:
+            admit([one for one in self.index() if (one.time, one.id) < (entry.time, entry.id)])
             for file, path in spool.files():
                 self.blobs.upload(f"input/{job.input}/{file}", path)
             if self.clock() - began > ABANDONED / 2:  # another process may soon take the entry for abandoned

@@ -3,9 +3,10 @@
 import asyncio
 import importlib.util
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
@@ -117,7 +118,7 @@ async def calibrate(
     await check_room(service, trace)
     kind, _ = content_type(request)
     check_no_form(kind, f"calibrate?domain={domain or 'NAME'}")
-    async with spooling(service, trace) as spool:
+    async with spooling() as spool:
         if kind != "application/json":
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed,
@@ -252,27 +253,16 @@ Show = Callable[[Job], BaseModel]
 async def event_stream(service: Service, grant: Grant, job_id: str, show: Show) -> StreamingResponse:
     """The states of a job as server-sent events. Raises Overloaded if all places for streams are taken, or this key's
     share of them."""
-    stream = events(service, grant, job_id, show)
-    first = await anext(stream)  # takes the stream's place before the answer begins
-    return StreamingResponse(
-        continued(first, stream), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-    )
-
-
-async def events(service: Service, grant: Grant, job_id: str, show: Show) -> AsyncGenerator[bytes]:
     streams = service.event_streams
     remedy = f"ask for the state of job {job_id} instead"
     streams.check(grant, service.share(streams.most), "event streams are open", remedy)
-    with streams.taken(grant):
-        async for event in changes(service, job_id, show):
-            yield event
 
+    async def taken() -> AsyncIterator[bytes]:
+        with streams.taken(grant):
+            async for event in changes(service, job_id, show):
+                yield event
 
-async def continued(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    async with aclosing(rest):
-        yield first
-        async for event in rest:
-            yield event
+    return StreamingResponse(taken(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
 async def changes(service: Service, job_id: str, show: Show) -> AsyncIterator[bytes]:
@@ -309,20 +299,15 @@ async def check_room(service: Service, trace: Trace) -> None:
             "this server cannot run calibrations: install PyTorch in its Python environment (pip install "
             "'isosim[train]'), or run workers elsewhere (isosim worker) and set ISOSIM_LOCAL_WORKER=false"
         )
-    await service.store(check_backlog, service, trace.grant, service.uploads[trace.grant.id])
+    await service.store(lambda: check_backlog(service, trace.grant, service.jobs.index()))
 
 
-def check_backlog(service: Service, grant: Grant, uploads: int, creating: Collection[OpenJob] = ()) -> None:
-    """Raises Overloaded if too many jobs wait, or if those that have not ended keep too much text on disk: of all keys
-    together, or of this one, whose `uploads` other posts are under way in this process. `creating`: jobs that the index
-    may not have yet.
-
-    Processes do not know each other's uploads, so together they may exceed a limit by as many jobs.
-    """
+def check_backlog(service: Service, grant: Grant, entries: Sequence[OpenJob]) -> None:
+    """Raises Overloaded if these jobs, which have not ended, are too many for another one, or keep too much text on
+    disk: those of all keys together, or of this one."""
     most, room = service.settings.max_queued_jobs, FULL_POSTS * service.settings.max_calibration_bytes
-    entries = list({entry.input: entry for entry in [*creating, *service.jobs.index()]}.values())
     mine = [entry for entry in entries if entry.owner == owner_name(grant.id)]
-    own = uploads + len(mine)
+    own = len(mine)
     held, own_held = sum(entry.size for entry in entries), sum(entry.size for entry in mine)
     if len(entries) >= most:
         raise Overloaded(f"{len(entries)} jobs are queued or running; the limit is {most}", retry_after=60)
@@ -334,7 +319,7 @@ def check_backlog(service: Service, grant: Grant, uploads: int, creating: Collec
     remedy = "wait until one has ended, or cancel one: DELETE /calibrate/{job} or /matches/{job}"
     if own >= own_most:
         raise Overloaded(
-            f"the API key has {own} jobs queued, running or being posted, which is its share of {most} "
+            f"the API key has {own} jobs queued or running, which is its share of {most} "
             f"(ISOSIM_MAX_QUEUED_JOBS); {remedy}",
             retry_after=60,
         )
@@ -350,15 +335,13 @@ def megabytes(count: int) -> str:
 
 
 @asynccontextmanager
-async def spooling(service: Service, trace: Trace) -> AsyncIterator[Spool]:
+async def spooling() -> AsyncIterator[Spool]:
     """An upload's temporary files (its spool). They are opened and closed in a thread: if the disk hangs, the event
     loop still serves other requests."""
     spool = await asyncio.to_thread(Spool)
-    service.uploads[trace.grant.id] += 1
     try:
         yield spool
     finally:
-        service.uploads[trace.grant.id] -= 1
         await asyncio.shield(asyncio.to_thread(spool.close))  # must run even if a disconnect cancels this task
 
 
@@ -429,29 +412,25 @@ async def accept(
 
     Raises:
         Conflict: the idempotency key was used for another request.
-        Overloaded: the queue has filled up during the upload.
+        Overloaded: the queue has filled up meanwhile.
     """
     wanted = replace(wanted, epoch=(await service.store(service.domains.read, wanted.domain)).epoch)
     grant, texts = trace.grant, wanted.sentences + 2 * wanted.labels - 1  # `needs` has charged one text
-    mine = OpenJob(owner_name(grant.id), "", spool.size, spool.id, "")
+    admit = partial(check_backlog, service, grant)
 
     async def create() -> Job:
         made = None
         try:
             await service.limits.owe(grant, texts)
             made = await service.store.within(
-                LONG, service.jobs.create, wanted, spool, notices, idempotency_key, posting.get(), owner=grant.id
+                LONG, service.jobs.create, wanted, spool, notices, idempotency_key, posting.get(), grant.id, admit
             )
         finally:
-            service.creating.remove(mine)
             if made is None or made.input != spool.id:
                 await service.limits.owe(grant, -texts)
         await service.hint(made)
         return made
 
-    async with service.admission:
-        await service.store(check_backlog, service, grant, 0, list(service.creating))
-        service.creating.add(mine)
     creation = asyncio.create_task(create())
     try:
         job = await asyncio.shield(creation)

@@ -230,7 +230,7 @@ async def post_labels(
     if base.model.reference is None:
         raise no_reference(domain)
     artifact = encoder.artifact
-    async with spooling(service, trace) as spool:
+    async with spooling() as spool:
         if isinstance(body, LabelsRequest):
             async with service.parsing_json:
                 facts = await asyncio.to_thread(take_json, service, spool, body, artifact)

@@ -123,7 +123,7 @@ async def match(
     """Starts a job that finds the pairs of texts that mean the same: in one file, or between two files."""
     await check_room(service, trace)
     kind, _ = content_type(request)
-    async with spooling(service, trace) as spool:
+    async with spooling() as spool:
         if kind == "application/json":
             check_no_query(request, ["multipart/form-data", "text/plain", "application/octet-stream"])
             body = await read_json_body(request, service)
