@@ -119,25 +119,13 @@ class Serving:
 
     def __init__(self, room: int = 9) -> None:
         self.room, self.calls, self.source = room, Interleaved(), FakeSource()
-        self.shown: dict[str, int] = {}  # champions, as the registry tells of them
-        self.told: list[str] = []
         self.registry = Registry(
             self.source,
             ENCODER,
             resident_bytes=room * SIZE,
             calls=self.calls,  # type: ignore[arg-type]
-            on_champion=lambda one: self.tell(one.domain, f"is {one.version}", one.version),
-            on_dropped=lambda name: self.tell(name, "went"),
-            on_gone=lambda name: self.told.append(f"{name} gone"),
-            on_failure=lambda name: self.told.append(f"{name} failed"),
         )
         self.tasks: list[asyncio.Task[Any]] = []
-
-    def tell(self, name: str, what: str, version: int | None = None) -> None:
-        self.told.append(f"{name} {what}")
-        self.shown[name] = version or self.shown[name]  # one that goes has come
-        if version is None:
-            del self.shown[name]
 
     async def do(self, what: str, *given: Any) -> None:
         if what in CHANGES:
@@ -165,11 +153,11 @@ class Serving:
         self.check()
 
     def check(self) -> None:
-        loaded = {name: self.registry._champion(name) for name in self.registry._domains}
-        assert self.shown == {name: one.version for name, one in loaded.items() if one is not None and one.version}
+        shown = {name: one.version for name, one in self.registry.champions().items()}
         keys = {key: self.registry.is_champion(one) for key, one in self.registry._loaded.items()}
-        assert {name: number for (name, number), champion in keys.items() if champion} == self.shown
-        assert keys.keys() == {(name, one) for name in loaded for one in self.registry._domains[name].versions}
+        assert {name: number for (name, number), champion in keys.items() if champion} == shown
+        domains = self.registry._domains.items()
+        assert keys.keys() == {(name, one) for name, resident in domains for one in resident.versions}
         assert self.registry.size == SIZE * len(keys) <= max(self.room, 2) * SIZE  # 2: of `default`
 
     async def finish(self, last: Coroutine[Any, Any, Any]) -> Any:
@@ -227,18 +215,21 @@ class Serving:
         """A step in words, whose calls end before the next begins, except those of `asks`.
 
         `news@1:other = 2`: who asks for news@1, for the other encoder, is given version 2, or is refused with an error.
-        `saved news = 0.1`: the target that is saved there. `told …`: what the registry has told since the last such
-        step; `did …`: which records it has read and which versions it has loaded; both by domain. Others: see `do`.
+        `saved news = 0.1`: the target that is saved there.
+        `did …`: which records it has read and which versions it has loaded since the last such step, by domain;
+        `failed …`: how often a champion could not be loaded. Others: see `do`.
         """
         asked, _, wanted = text.partition(" = ")
         what, *words = asked.split()
         values = [OTHER if word == "other" else int(word) if word.isdigit() else word for word in words]
         if wanted:
             assert await self.answer(what, *words) == wanted, text
-        elif what in ("told", "did"):
-            log = self.told if what == "told" else self.source.did
-            assert ", ".join(sorted(log, key=lambda one: re.split("[ @]", one)[0])) == " ".join(words), text
-            log.clear()
+        elif what == "did":
+            log = sorted(self.source.did, key=lambda one: re.split("[ @]", one)[0])
+            assert ", ".join(log) == " ".join(words), text
+            self.source.did.clear()
+        elif what == "failed":
+            assert self.registry.failures == values[0], text
         elif what == "room":
             self.room = values[0]
             self.registry.resident_bytes = self.room * SIZE
@@ -295,51 +286,50 @@ def test_in_whatever_order_calls_end_the_registry_comes_to_what_the_store_says(
 SCENES = """
 what is not there, except default, which is the identity until it has a champion
     publish theirs 1 other; theirs = EncoderMismatch; theirs@7 = NotFound; nobody = UnknownDomain
-    nobody@1 = UnknownDomain; nobody@previous = UnknownDomain; promote news 1; news@previous = NotFound; told
-    default = 0; default@0 = 0; add other; default:other = 0; promote default 1 other; refresh; default:other = 1
+    nobody@1 = UnknownDomain; nobody@previous = UnknownDomain; promote news 1; news@previous = NotFound; default = 0
+    default@0 = 0; add other; default:other = 0; promote default 1 other; refresh; default:other = 1
 
 a champion is loaded once, also for callers at the same time, one of whom leaves
-    promote news 1; asks news; asks news; asks news@1; leaves 0; news = 1; news = 1; refresh; told news is 1
+    promote news 1; asks news; asks news; asks news@1; leaves 0; news = 1; news = 1; refresh
     did default, news, news, news@1, news@1, news
 
 the longest unasked goes first
     room 3; promote a 1; promote a 2; promote b 1; promote b 2; promote c 1; promote c 2; a = 2; b = 2; a@1 = 1
-    a = 2; c = 2; told a is 2, b is 2, b went, c is 2; a@previous = 1; did a, a@2, a, a@1, b, b@2, c, c@2; a = 2
-    a@1 = 1; c = 2; did; b = 2; did b, b@2
+    a = 2; c = 2; a@previous = 1; did a, a@2, a, a@1, b, b@2, c, c@2; a = 2; a@1 = 1; c = 2; did; b = 2; did b, b@2
 
 the champion of default stays whatever else is asked for
     room 0; promote default 1; promote news 1; refresh; news = 1; refresh; refresh; default = 1
-    told default is 1, news is 1, news went; did default, default@1, news, news@1, news
+    did default, default@1, news, news@1, news
 
 a successor takes the room of its champion and of no other
-    room 2; promote a 1; promote b 1; a = 1; b = 1; promote b 2; refresh; told a is 1, b is 1, b is 2
+    room 2; promote a 1; promote b 1; a = 1; b = 1; promote b 2; refresh
 
 a champion that cannot be loaded leaves the one before and the other domains alone
     promote a 1; promote b 1; promote c 1; a = 1; b = 1; c = 1; spoil b 2; promote a 2; promote b 2; promote c 2
-    current; refresh; behind; a = 2; b = 1; c = 2; told a is 1, a is 2, b is 1, b failed, c is 1, c is 2; mend
-    refresh; current; b = 2; spoil b 3 OSError; promote b 3; refresh; b = 2; spoil b 4 NotFound; promote b 4; refresh
-    b = 2; told b is 2, b failed, b failed; mend; refresh; b = 4; logged 3
+    current; refresh; behind; a = 2; b = 1; c = 2; failed 1; mend; refresh; current; b = 2; spoil b 3 OSError
+    promote b 3; refresh; b = 2; spoil b 4 NotFound; promote b 4; refresh; b = 2; failed 3; mend; refresh; b = 4
+    logged 3
 
 it is tried again in every third refresh, logged once and counted every time
-    promote news 1; news = 1; spoil news 2; promote news 2; did news, news@1; told news is 1; refresh
-    did default, news, news@2; refresh; refresh; did; refresh; did news, news@2; behind; refresh; refresh; did
-    told news failed, news failed; logged 1; promote news 3; refresh; news = 3; told news is 3; current
+    promote news 1; news = 1; spoil news 2; promote news 2; did news, news@1; refresh; did default, news, news@2
+    refresh; refresh; did; refresh; did news, news@2; behind; refresh; refresh; did; failed 2; logged 1
+    promote news 3; refresh; news = 3; current
 
 a champion that is not there is the fault of the domain and not of the caller
-    promote news 1; delete news 1; news = CorruptArtifact; news@1 = UnknownDomain; told news failed
+    promote news 1; delete news 1; news = CorruptArtifact; news@1 = UnknownDomain; failed 1
 
 a domain that has gone is forgotten with all its versions
-    promote news 1; promote news 2; news = 2; news@1 = 1; erase news; refresh; told news is 2, news gone, news went
+    promote news 1; promote news 2; news = 2; news@1 = 1; erase news; refresh
     did default, news, news@2, news, news@1, news; refresh; did; news = UnknownDomain; news@1 = UnknownDomain
     news@previous = UnknownDomain
 
 a pinned version is dropped, and a champion is not
     promote news 1; promote news 2; news@1 = 1; news = 2; delete news 1; hush; drop news 1; drop news 2
-    news@1 = NotFound; news = 2; told news is 2
+    news@1 = NotFound; news = 2
 
 a domain that is removed takes its versions and saved targets along
-    promote news 1; save news 10; news = 1; erase news; remove news; told news is 1, news went, news gone
-    saved news = NotFound; promote news 2; news = 2; saved news = NotFound
+    promote news 1; save news 10; news = 1; erase news; remove news; saved news = NotFound; promote news 2; news = 2
+    saved news = NotFound
 
 a change by this process is taken over also where it was not announced
     promote news 1; news = 1; refresh; promote news 2; hush; refresh; news = 1; refresh news; news = 2
@@ -352,18 +342,15 @@ saved targets come with the champion or a pinned version, and cost no other look
 
 a domain that moved to an encoder that is not run is refused, except by number
     promote news 1; promote default 1; news = 1; default = 1; refresh; move news; move default; refresh
-    told default is 1, default went, news is 1, news gone, news went; news = EncoderMismatch
-    news@previous = EncoderMismatch; default = EncoderMismatch; news@1 = 1
+    news = EncoderMismatch; news@previous = EncoderMismatch; default = EncoderMismatch; news@1 = 1
 
 a move is seen by the next read before a refresh
-    promote news 1; news = 1; move news; told news is 1; saved news = NotFound; told news went
-    news = EncoderMismatch
+    promote news 1; news = 1; move news; saved news = NotFound; news = EncoderMismatch
 
 a damaged record leaves the champion serving and other domains alone
     promote news 1; promote news 2; promote law 1; news = 2; law = 1; spoil news 0; promote law 2; promote news 3
-    told law is 1, news is 2; refresh; news = 2; law = 2; behind; logged 1; news@1 = CorruptArtifact
-    news@previous = CorruptArtifact; logged 1; spoil cold 0; cold = CorruptArtifact; cold = CorruptArtifact
-    logged 2; told cold failed, cold failed, law is 2, news failed; mend; refresh; news = 3; current
+    refresh; news = 2; law = 2; behind; logged 1; news@1 = CorruptArtifact; news@previous = CorruptArtifact; logged 1
+    spoil cold 0; cold = CorruptArtifact; cold = CorruptArtifact; logged 2; failed 3; mend; refresh; news = 3; current
 
 a record that was put back from an older copy is taken over
     promote news 1; promote news 2; save news 20; news = 2; refresh; put_back news 1; refresh news; news = 1

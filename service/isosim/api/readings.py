@@ -4,6 +4,7 @@ A scrape may run in any thread, so readings copy what the event loop may change.
 """
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from isosim.api.state import Service
 from isosim.observability import logs
 from isosim.observability.metrics import Metrics
 
+MAX_DOMAINS = 500  # maximum number of domains in the series of champions
 MAX_KEYS = 100  # maximum number of API keys with series of their own
 Family = CounterMetricFamily | GaugeMetricFamily
 Values = float | None | list[tuple[list[str], float]]  # one value, no series, or values with their labels
@@ -67,6 +69,11 @@ def champions_age(service: Service) -> float | None:
     return None if service.champions_current is None else time.monotonic() - service.champions_current
 
 
+def champions(service: Service) -> Values:
+    found = itertools.islice(service.encoders.registry.champions().items(), MAX_DOMAINS)
+    return [([name, str(one.version), one.method], 1.0) for name, one in found]
+
+
 READINGS = (
     Reading("isosim_requests_in_flight", "Requests in progress", attrgetter("observer.under_way")),
     Reading("isosim_queued_texts", "Texts admitted and not yet answered", attrgetter("encoders.queued")),
@@ -84,6 +91,10 @@ READINGS = (
             attrgetter("domains_listed")),
     Reading("isosim_champions_age_seconds",
             "Seconds since the champions in memory were last known to match the model store", champions_age),
+    Reading("isosim_domain_champion_info", "1 for the version that serves a domain, while it is in memory", champions,
+            ("domain", "version", "method")),
+    Reading("isosim_calibration_load_failures_total", "Failed attempts to load a champion",
+            attrgetter("encoders.registry.failures")),
     Reading("isosim_api_keys", "API keys in force", attrgetter("keys.count")),
     Reading("isosim_api_keys_file_valid", "0 while the key file is invalid; the last valid keys stay in force",
             attrgetter("keys.valid")),
@@ -140,7 +151,7 @@ class Readings(Collector):
     def collect(self) -> Iterator[Family]:
         for reading in READINGS:
             yield reading.families(self.service)
-        measured = {} if self.service is None else self.service.drift.all()  # of at most 500 domains
+        measured = {} if self.service is None else self.service.drift.all(self.service.encoders.registry.champions())
         for field, (name, text) in DRIFT.items():
             family = GaugeMetricFamily(name, text, labels=("domain",))
             for domain, drift in measured.items():

@@ -5,7 +5,7 @@ Usage: `calibration = await registry.resolve(DomainRef("tickets", "champion"))`,
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -63,11 +63,6 @@ class Registry:
 
     own: digest of the server's own encoder. Calibrations of further encoders are served after `add`.
     calls: threads that read the store for requests; LOADERS of its own by default.
-    on_champion: called with each new champion of the encoder that answers for its domain.
-    on_dropped: called with a domain when that champion leaves memory without a successor, for example by eviction.
-    on_gone: called with a domain when `remove` forgets it, or (except for `default`) when a refresh finds that a
-        resident one has no champion in the store.
-    on_failure: called with a domain when its champion could not be loaded.
     """
 
     def __init__(
@@ -77,21 +72,15 @@ class Registry:
         *,
         resident_bytes: int = 2**30,
         calls: StoreCalls | None = None,
-        on_champion: Callable[[Calibration], None] = lambda _: None,
-        on_dropped: Callable[[str], None] = lambda _: None,
-        on_gone: Callable[[str], None] = lambda _: None,
-        on_failure: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.source, self.own, self.resident_bytes = source, own, resident_bytes
-        self.on_champion, self.on_dropped = on_champion, on_dropped
-        self.on_gone, self.on_failure = on_gone, on_failure
         self.size = 0  # bytes of all loaded calibrations
+        self.failures = 0  # failed attempts to load a champion
         self.damaged: set[Key] = set()  # versions whose files were damaged at the last load
         self._builtin: dict[str, Calibration] = {}  # digest -> version 0 of `default`: the identity without reference
         self._domains = {DEFAULT: Resident(Domain())}
         self._loaded: OrderedDict[Key, Calibration] = OrderedDict()  # by last use, the latest at the end
         self._loading: dict[tuple[DomainRef, str | None], asyncio.Task[Calibration]] = {}
-        self._news: deque[Iterable[str]] = deque()  # changed domains that `_look` has read, for the next refresh
         self._due: set[str] = set()  # domains to be read again at the next refresh
         self._reported: dict[str, str] = {}  # domain -> last logged reason for a failed load
         self._refreshing = asyncio.Lock()
@@ -116,6 +105,11 @@ class Registry:
     def is_champion(self, calibration: Calibration) -> bool:
         """Whether a calibration is the stored champion that answers for its domain."""
         return calibration.version > 0 and self._champion(calibration.domain) is calibration
+
+    def champions(self) -> dict[str, Calibration]:
+        """The stored champions that answer for the domains in memory, by domain."""
+        found = {name: self._champion(name) for name in list(self._domains)}
+        return {name: one for name, one in found.items() if one is not None and one.version}
 
     @property
     def homes(self) -> set[str]:
@@ -282,8 +276,8 @@ class Registry:
         return self._loaded.get((name, number), calibration)  # another call may have loaded it meanwhile
 
     def _report(self, domain: str, error: Exception) -> None:
-        """Reports that a request failed because a champion could not be loaded; logs a repeated reason only once."""
-        self.on_failure(domain)
+        """Counts a request that failed because a champion could not be loaded; logs a repeated reason only once."""
+        self.failures += 1
         if self._reported.get(domain) != str(error):
             if len(self._reported) >= MOST_REPORTED:
                 self._reported.clear()
@@ -302,26 +296,16 @@ class Registry:
 
         If the known record still is `before`, an older one replaces it too: a copy of the store was put back.
         """
-        resident, shown = self._domains[name], self._champion(name)
+        resident = self._domains[name]
         if record.revision >= resident.record.revision or resident.record is before:
             resident.record = record
-        self._tell(name, shown)
         return resident
-
-    def _tell(self, name: str, before: Calibration | None) -> None:
-        """Reports the champion that answers for a domain if it is no longer `before`. Version 0 counts as none."""
-        now = self._champion(name)
-        if now is not before and now is not None and now.version:
-            self.on_champion(now)
-        elif now is not before and before is not None and before.version:
-            self.on_dropped(name)
 
     def _serve(self, encoder: str, calibration: Calibration) -> None:
         name, resident = calibration.domain, self._domains[calibration.domain]
-        shown, before = self._champion(name), resident.serving.get(encoder)
+        before = resident.serving.get(encoder)
         resident.serving[encoder] = calibration
         self._reported.pop(name, None)
-        self._tell(name, shown)  # before `_keep`, which may evict this calibration at once
         if calibration.version:
             resident.versions.add(calibration.version)  # so that the domain stays when the former champion goes
         if before is not None and before.version != calibration.version:
@@ -357,18 +341,11 @@ class Registry:
         resident = self._domains[name]
         resident.versions.discard(number)
         if resident.serving.get(calibration.encoder) is calibration:
-            self._dismiss(name, calibration.encoder)
+            del resident.serving[calibration.encoder]  # the next request for it reads the store
+            if not resident.serving:
+                resident.retry = 0
         if not resident.versions and name != DEFAULT:
             del self._domains[name]
-
-    def _dismiss(self, name: str, encoder: str) -> None:
-        """No champion of this encoder serves the domain any longer; the next request for it reads the store."""
-        resident, shown = self._domains[name], self._champion(name)
-        champion = resident.serving.pop(encoder)
-        if not resident.serving:
-            resident.retry = 0
-        self._tell(name, shown)
-        self._release((name, champion.version))
 
     async def refresh(self, changed: str | None = None) -> None:
         """Applies changes in the store to `default` and to resident domains.
@@ -381,9 +358,11 @@ class Registry:
         async with self._refreshing:
             if changed is not None:
                 self._due.add(changed)
-            await asyncio.to_thread(self._look, list(self._domains))
-            while self._news:
-                self._due.update(self._news.popleft())
+            try:
+                self._due.update(await asyncio.to_thread(self.source.changes, list(self._domains)))
+            except asyncio.CancelledError:  # the thread goes on, and what it finds is lost
+                self._due.update(self._domains)
+                raise
             for name, resident in self._domains.items():
                 if name in self._due:
                     resident.retry = 0  # the domain has changed again
@@ -394,40 +373,29 @@ class Registry:
             self._due &= self._domains.keys()
             for name in list(self._due):  # after a cancellation, the next refresh does the rest
                 self._due.discard(name)
-                await self._compare(name)
+                try:
+                    await self._take_over(name)
+                except asyncio.CancelledError:
+                    self._due.add(name)
+                    raise
+                except (IsosimError, OSError) as error:
+                    self._postpone(name, error)
 
-    def _look(self, resident: Collection[str]) -> None:
-        """Reads from the store which domains have changed.
-
-        Runs in a thread. If the refresh is cancelled, the thread goes on, and the next refresh uses its result.
-        """
-        self._news.append(self.source.changes(resident))
-
-    async def _compare(self, name: str) -> None:
-        """Applies a domain's changes, and schedules a retry if its champion cannot be loaded."""
-        try:
-            await self._take_over(name)
-        except asyncio.CancelledError:
-            self._due.add(name)
-            raise
-        except (IsosimError, OSError) as error:
-            self.on_failure(name)
-            resident = self._domains.get(name)
-            if resident is None:  # evicted meanwhile; the next request loads it
-                return
-            if not resident.retry:  # only the first failure is logged; `on_failure` counts all
-                log.error("champion of %s not loaded (%s); the previous version keeps serving", name, located(error))
-            resident.retry = RETRY
-        else:
-            if (resident := self._domains.get(name)) is not None:
-                resident.retry = 0
+    def _postpone(self, name: str, error: Exception) -> None:
+        """Counts and logs that a domain's changes could not be applied; a later refresh tries again."""
+        self.failures += 1
+        resident = self._domains.get(name)
+        if resident is None:  # evicted meanwhile; the next request loads it
+            return
+        if not resident.retry:  # only the first failure is logged
+            log.error("champion of %s not loaded (%s); the previous version keeps serving", name, located(error))
+        resident.retry = RETRY
 
     async def _take_over(self, name: str) -> None:
+        """Applies a domain's changes. Raises an error if a champion cannot be loaded."""
         resident = self._domains.get(name)
         before = None if resident is None else resident.record
         record = await asyncio.to_thread(self.source.read, name)
-        if name != DEFAULT and record.served(record.home(self.own)).champion is None:
-            self.on_gone(name)
         if name not in self._domains:
             return
         record = self._know(name, record, before).record  # before champions are loaded, because loading may fail
@@ -444,6 +412,8 @@ class Registry:
                 self._release((name, number))
         if failures:
             raise failures[0]
+        if resident is not None:
+            resident.retry = 0
 
     async def _replace(self, name: str, record: Domain, encoder: str) -> None:
         """Replaces an encoder's champion in memory if the record names another."""
@@ -455,7 +425,7 @@ class Registry:
             if name == DEFAULT:
                 self._serve(encoder, self._builtin[encoder])
             elif current is not None:
-                self._dismiss(name, encoder)
+                self._release((name, current.version))
         elif (current is None and name == DEFAULT) or (current is not None and current.version != champion):
             loaded = await self._load(name, record, champion, asyncio.to_thread)
             resident = self._domains.get(name)
@@ -480,7 +450,6 @@ class Registry:
         if domain in self._domains:
             for number in list(self._domains[domain].versions):
                 self._release((domain, number))
-        self.on_gone(domain)
 
 
 def moved_away(name: str, record: Domain) -> EncoderMismatch:

@@ -17,7 +17,6 @@ from prometheus_client.process_collector import ProcessCollector
 from isosim import __version__
 from isosim.encoders.embedding import Embeddings
 from isosim.jobs.job import Job, Status
-from isosim.scoring.calibration import Calibration
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -26,7 +25,6 @@ JOB_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400)  # the last bucket ends at t
 STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
 LOOKUPS = (("memory", "hit"), ("memory", "miss"), ("redis", "hit"), ("redis", "miss"), ("redis", "error"))
 CLOSED = ("headers", "body", "pipelining", "room", "full")  # reasons for which the guard closes one
-MAX_DOMAINS = 500  # maximum number of domains in the series of champions
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # no second series, with a time, for each counter
 
@@ -73,11 +71,6 @@ class Metrics:
         self.job_ends = counter("isosim_job_ends_total", what + each, ["status"])
         what = "Seconds that successful jobs took"
         self.job_seconds = histogram("isosim_job_duration_seconds", what + each, buckets=JOB_SECONDS)
-        what = "1 for the version that serves a domain, while it is in memory"
-        self.champion = gauge("isosim_domain_champion_info", what, ["domain", "version", "method"])
-        what = "Failed attempts to load a champion"
-        self.load_failures = counter("isosim_calibration_load_failures_total", what)
-
         self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=registry)
         Info("isosim_build", "The release this process runs", registry=registry).info({"version": __version__})
 
@@ -85,7 +78,6 @@ class Metrics:
         self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
         self._lookups = {lookup: self.cache.labels(*lookup) for lookup in LOOKUPS}
         self._answers: dict[tuple[str, int], Any] = {}
-        self._champions: dict[str, tuple[str, str, str]] = {}
         for status in Status:
             self.jobs.labels(status.value)
             if status.ended:
@@ -153,16 +145,3 @@ class Metrics:
         if job.status is Status.SUCCEEDED and job.started and job.finished:
             spent = datetime.fromisoformat(job.finished) - datetime.fromisoformat(job.started)
             self.job_seconds.observe(spent.total_seconds())
-
-    def observe_champion(self, calibration: Calibration) -> None:
-        labels = (calibration.domain, str(calibration.version), calibration.method)
-        self.forget_champion(calibration.domain)
-        if len(self._champions) < MAX_DOMAINS:
-            self._champions[calibration.domain] = labels
-            self.champion.labels(*labels).set(1)
-
-    def forget_champion(self, domain: str) -> None:
-        """Removes the series of a champion that is no longer in memory."""
-        before = self._champions.pop(domain, None)
-        if before is not None:
-            self.champion.remove(*before)

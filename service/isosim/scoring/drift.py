@@ -2,7 +2,7 @@
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,13 +125,11 @@ class DriftMonitor:
         self._windows.move_to_end(calibration.domain)
         window.observe(scores)
 
-    def forget(self, domain: str) -> None:
-        """Drops the window of a deleted domain."""
-        self._windows.pop(domain, None)
-
     def measure(self, domain: str) -> Drift | None:
         window = self._windows.get(domain)
         return None if window is None else window.measure()
 
-    def all(self) -> dict[str, Drift]:
-        return {domain: window.measure() for domain, window in list(self._windows.items())}
+    def all(self, champions: Mapping[str, Calibration]) -> dict[str, Drift]:
+        """The drift of those of these champions that have been asked for."""
+        windows = ((name, one.version, self._windows.get(name)) for name, one in champions.items())
+        return {name: window.measure() for name, version, window in windows if window and window.version == version}

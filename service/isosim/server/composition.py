@@ -96,10 +96,6 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             first.artifact.digest,
             resident_bytes=resident,
             calls=calls,
-            on_champion=metrics.observe_champion,
-            on_dropped=metrics.forget_champion,
-            on_gone=drift.forget,
-            on_failure=lambda _: metrics.load_failures.inc(),
         )
         encoders, vectors = Encoders(registry), VectorCache(settings.memory_cache_bytes, shared)
         parts = EncoderParts(settings, metrics, calibrations, encoders, vectors)

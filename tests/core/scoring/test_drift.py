@@ -111,7 +111,9 @@ def test_the_domains_asked_last_are_kept() -> None:
     monitor = DriftMonitor(domains=2)
     for domain in ("a", "b", "a", "c"):
         monitor.observe(calibration(domain), scores([0.5]))
-    assert monitor.all().keys() == {"a", "c"}
+    champions = {domain: calibration(domain) for domain in ("a", "b", "d")} | {"c": calibration("c", 2)}
+    assert monitor.all(champions).keys() == {"a"}  # nor those of a version that answers no longer
+    assert monitor.measure("c") is not None
     assert monitor.measure("b") is None
 
 
