@@ -114,7 +114,7 @@ def pair_of(value: dict[str, Any], brought: Brought | None, *, rows: bool) -> La
     return LabelledPair(a, b, number_of(value["label"], "label"), number_of(value.get("weight", 1), "weight"))
 
 
-def side_of(value: Any, name: str, brought: Brought | None, *, rows: bool = False) -> str:
+def side_of(value: Any, name: str, brought: Brought | None, *, rows: bool) -> str:
     """A side of a labelled pair: a text, or a vector as base64, or a row's number. Raises InvalidInput for others."""
     if brought is not None:
         if rows and is_row(str(value)):

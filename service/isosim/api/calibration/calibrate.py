@@ -26,7 +26,6 @@ from isosim.api.calibration.schemas import (
     Jobs,
     JobState,
     LabelsRequest,
-    pairs_of,
 )
 from isosim.api.policy import needs
 from isosim.api.requests import JobDep, TraceDep, documented, json_response
@@ -42,7 +41,7 @@ from isosim.errors import (
     Unavailable,
 )
 from isosim.jobs.intake import Intake, Limits, brought_by, check_enough
-from isosim.jobs.job import Job, JobRequest
+from isosim.jobs.job import Job, JobRequest, LabelledPair
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
 from isosim.jobs.store import JobStore, OpenJob, owner_name
@@ -200,17 +199,14 @@ def checked_options(model: type[Options], given: dict[str, Any]) -> Options:
 CALIBRATE_REQUEST = TypeAdapter(CalibrateRequest)
 
 
-def take_json(
-    service: Service, spool: Spool, body: CalibrateRequest | LabelsRequest, artifact: EncoderArtifact | None = None
-) -> dict[str, Any]:
-    """Spools the sentences and labels of a JSON body and returns their counts. `artifact`: the encoder whose vectors
-    the labels may hold."""
-    settings, brought = service.settings, artifact is not None and artifact.kind == "vectors"
+def take_json(service: Service, spool: Spool, body: CalibrateRequest | LabelsRequest) -> dict[str, Any]:
+    """Spools the sentences and labels of a JSON body and returns their counts."""
+    settings = service.settings
     limits = Limits(settings.max_characters, settings.max_calibration_sentences, settings.max_calibration_bytes)
-    intake = Intake(limits, spool.lines, kind=body.kind, brought=brought, place=place)
+    intake = Intake(limits, spool.lines, kind=body.kind, place=place)
     if isinstance(body, CalibrateRequest):
         intake.take((f"texts.{row}", text) for row, text in enumerate(body.texts))
-    intake.take((f"labels.{row}", pair) for row, pair in enumerate(pairs_of(body.labels, artifact)))
+    intake.take((f"labels.{row}", LabelledPair(*label)) for row, label in enumerate(body.labels))
     intake.close(labels=isinstance(body, LabelsRequest))
     return intake.facts
 

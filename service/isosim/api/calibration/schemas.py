@@ -1,16 +1,12 @@
 """Bodies and answers of calibrations, of labelled pairs for a version, and of jobs."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
 
 from isosim.api.bodies import FIRST_FAULT, Count, Number, Own, Seed, Sentences, example
-from isosim.encoders.store import EncoderArtifact
-from isosim.jobs.intake import brought_by, side_of
-from isosim.jobs.job import LABEL_KINDS, METHODS, PROMOTIONS, LabelledPair
-from isosim.wording import place
+from isosim.jobs.job import LABEL_KINDS, METHODS, PROMOTIONS
 
 ENCODER_PATTERN = "^(answering|next|[0-9a-f]{64})$"
 Method = Literal[METHODS]  # type: ignore[valid-type]
@@ -52,24 +48,10 @@ def typed_label(value: Any) -> Any:
     return float(value) if isinstance(value, bool) else value
 
 
-def text_or_vector(value: Any) -> str | list[Any]:
-    """Validator of a side of a labelled pair: a text, or a vector."""
-    if not isinstance(value, str | list):
-        raise PydanticCustomError("side_type", "Input should be a text, or a vector if the encoder takes vectors")
-    return value
-
-
-LabelledSide = Annotated[
-    str | list[float],
-    PlainValidator(text_or_vector),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}]}),
-]
-
-
 # A JSON schema of its own, because many tools do not know `prefixItems`.
 LABEL_SCHEMA: dict[str, Any] = {
     "type": "array",
-    "items": {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "array", "items": {"type": "number"}}]},
+    "items": {"anyOf": [{"type": "string"}, {"type": "number"}]},
     "minItems": 3,
     "maxItems": 4,
 }
@@ -78,36 +60,17 @@ LABEL_SCHEMA: dict[str, Any] = {
 class Label(NamedTuple):
     """[text, text, label] or [text, text, label, weight]; the label is 0 or 1, or a grade, the weight above 0.
 
-    The weight is 1 divided by the probability of drawing this pair. If the encoder takes vectors instead of texts, each
-    text is replaced by a vector: a list of numbers, or base64 of float32.
+    The weight is 1 divided by the probability of drawing this pair.
     """
 
-    a: LabelledSide
-    b: LabelledSide
+    a: str
+    b: str
     label: Annotated[float, BeforeValidator(typed_label), Field(allow_inf_nan=False)]
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
     @classmethod
     def __get_pydantic_json_schema__(cls, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return LABEL_SCHEMA
-
-
-def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -> list[LabelledPair]:
-    """Labelled pairs of texts, or of vectors as base64 if the encoder computes no vectors itself.
-
-    Raises:
-        InvalidInput: a side is a vector although the encoder needs text, or is not a valid vector of the encoder.
-    """
-    brought = None if artifact is None else brought_by(artifact)
-    return [
-        LabelledPair(
-            side_of(label.a, place(f"labels.{row}.0"), brought),
-            side_of(label.b, place(f"labels.{row}.1"), brought),
-            label.label,
-            label.weight,
-        )
-        for row, label in enumerate(labels)
-    ]
 
 
 LabelledPairs = Annotated[

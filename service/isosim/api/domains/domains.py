@@ -16,6 +16,7 @@ from isosim.api.calibration.calibrate import (
     accept,
     check_no_query,
     check_room,
+    check_takes,
     checked_options,
     read_json_body,
     spooling,
@@ -59,6 +60,7 @@ LABELS_REQUEST = TypeAdapter(LabelsRequest)
 VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
 PAGE = 1000  # maximum number of domains in an answer; 1,000 took 0.23 s and 280 kB
 READ, ADMIN = [needs("read")], [needs("admin")]
+LABELS = 'lines of {"a": "…", "b": "…", "label": 1}, with `weight` if any; vectors, if the encoder\'s users bring them'
 
 
 def summary(service: Service, domain: str, version: Version) -> VersionSummary:
@@ -192,7 +194,7 @@ async def get_history(
     dependencies=[needs("calibrate", body="file")],
     openapi_extra=body_of(
         LabelsRequest,
-        {NDJSON: {"type": "string", "description": 'lines of {"a": "…", "b": "…", "label": 1}, with `weight` if any'}},
+        {NDJSON: {"type": "string", "description": LABELS}},
     ),
     responses=documented(400, 404, 409, 413, 415, 422, 429),
 )
@@ -232,8 +234,9 @@ async def post_labels(
     artifact = encoder.artifact
     async with spooling() as spool:
         if isinstance(body, LabelsRequest):
+            check_takes(artifact, "json")
             async with service.parsing_json:
-                facts = await asyncio.to_thread(take_json, service, spool, body, artifact)
+                facts = await asyncio.to_thread(take_json, service, spool, body)
         else:
             reading = Reading("labels", kind="ndjson", labels=body.kind, brought=brought_by(artifact))
             facts = await read_body(request, service, reading, spool)
