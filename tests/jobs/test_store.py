@@ -373,7 +373,8 @@ def test_what_is_left_of_no_job_stops_no_other_and_is_removed_later(blobs: Blobs
     clock, job, other = Clock(), post(opened(blobs), key="1"), post(opened(blobs))
     jobs, record = opened(blobs, clock), opened(blobs).records.key(other.id)
     if "loser" in left:
-        jobs._discard(OpenJob.of(other))
+        blobs.delete([record])
+        jobs._drop(OpenJob.of(other))
         other = replace(job, input="f" * 32)
         for key in (OpenJob.of(other).key, OpenJob.of(other).files[0]):
             blobs.write(key, b"")

@@ -39,18 +39,7 @@ class Entry:
     @property
     def facts(self) -> dict[str, Any]:
         """For answers and logs, in which `before` and `after` are called `from` and `to`."""
-        return {
-            "number": self.number,
-            "time": self.time,
-            "revision": self.revision,
-            "what": self.what,
-            "subject": self.subject,
-            "from": self.before,
-            "to": self.after,
-            "by": self.by,
-            "request": self.request,
-            "job": self.job,
-        }
+        return {{"before": "from", "after": "to"}.get(name, name): value for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, NamedTuple
@@ -27,7 +27,6 @@ import orjson
 from isosim.errors import Conflict, CorruptArtifact, JobCancelled, NotFound, Unavailable
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.posted import LINES, SECOND, VECTORS, Posted, Spool
-from isosim.store.artifacts import to_facts
 from isosim.store.blobs import Blobs, Changed
 from isosim.store.records import Records
 
@@ -88,7 +87,7 @@ def id_of(owner: str, idempotency_key: str, epoch: int) -> str:
 def posted(request: JobRequest) -> dict[str, Any]:
     """The fields of a request that the client posted. Requests with the same idempotency key are compared by these
     fields. The server's own fields may change before the client repeats the request."""
-    facts = to_facts(request)
+    facts = asdict(request)
     facts.pop("epoch")
     if request.base is not None and request.match is None:
         for name in ("base", "champion", "method"):
@@ -241,24 +240,21 @@ class JobStore:
     def unended(self) -> list[Job]:
         """All jobs that have not ended, newest first, except those whose record is damaged. Raises OSError if a record
         cannot be read."""
-        return sorted((found.job for found in self._unended(refused)), key=lambda job: job.created, reverse=True)
+        jobs = []
+        for _, found in self._look():
+            if isinstance(found, OSError):
+                raise found
+            if isinstance(found, Found) and not found.job.status.ended:
+                jobs.append(found.job)
+        return sorted(jobs, key=lambda job: job.created, reverse=True)
 
-    def _unended(self, stale: Callable[[OpenJob, Job | Unread], object]) -> list[Found]:
-        """Jobs that have not ended. `stale` is called with the other entries: the job has ended, has no record (None),
-        or its record cannot be read."""
-        entries, jobs = self.index(), []
+    def _look(self) -> list[tuple[OpenJob, Found | Unread]]:
+        """The entries of the index with the records to which they lead. Of two requests with one idempotency key, only
+        one has the record."""
+        entries = self.index()
         self.some_open = bool(entries)
-        found = self._read_each([entry.id for entry in entries])
-        for entry, one in zip(entries, found, strict=True):
-            if not isinstance(one, Found):
-                stale(entry, one)
-            elif one.job.input != entry.input:
-                stale(entry, None)
-            elif one.job.status.ended:
-                stale(entry, one.job)
-            else:
-                jobs.append(one)
-        return jobs
+        found = zip(entries, self._read_each([entry.id for entry in entries]), strict=True)
+        return [(own, None if isinstance(one, Found) and one.job.input != own.input else one) for own, one in found]
 
     def _read_each(self, names: Collection[str]) -> list[Found | Unread]:
         def read(name: str) -> Found | Unread:
@@ -285,28 +281,23 @@ class JobStore:
     def _swept(self) -> list[Found]:
         """Jobs that have not ended, after removing stale entries of the index, and jobs whose record has been damaged
         for long."""
-        before, strays = self.clock(), {}
-
-        def stale(entry: OpenJob, why: Job | Unread) -> None:
+        before, strays, unended = self.clock(), dict[str, float](), []
+        for entry, found in self._look():
             since = self._strays.get(entry.key, self.clock())
-            if isinstance(why, Job):
-                self._close(why)
-            elif isinstance(why, OSError):
-                return
-            elif before - since > ABANDONED and why is None:
-                self._drop(entry)
-            elif before - since > ABANDONED:
-                self._discard(entry)
-            else:
+            if isinstance(found, Found) and found.job.status.ended:
+                self._close(found.job)
+            elif isinstance(found, Found):
+                unended.append(found)
+            elif isinstance(found, OSError):
+                continue
+            elif before - since <= ABANDONED:
                 strays[entry.key] = since
-
-        found = self._unended(stale)
+            else:
+                if isinstance(found, CorruptArtifact):
+                    self.blobs.delete([self.records.key(entry.id)])
+                self._drop(entry)
         self._strays = strays
-        return found
-
-    def _discard(self, entry: OpenJob) -> None:
-        self.blobs.delete([self.records.key(entry.id)])
-        self._drop(entry)
+        return unended
 
     def claimable(self, worker: str) -> list[Found]:
         """Jobs that no worker holds, and those whose worker has been silent for SILENCE by this process's clock. The
@@ -473,11 +464,6 @@ class Attempt:
         job = self._write(lambda job: job.ended(status, now(), **facts))
         self.jobs._close(job)
         return job
-
-
-def refused(_: OpenJob, why: Job | Unread) -> None:
-    if isinstance(why, OSError):
-        raise why
 
 
 def same(job: Job, fingerprint: str | None) -> Job:

@@ -88,12 +88,6 @@ def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
     return kind(**{name: value for name, value in facts.items() if name in names})
 
 
-def to_facts(record: Any) -> dict[str, Any]:
-    """A dataclass's fields for storing."""
-    values = ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))
-    return {name: to_facts(value) if dataclasses.is_dataclass(value) else value for name, value in values}
-
-
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

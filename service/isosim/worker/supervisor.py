@@ -22,6 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -36,7 +37,6 @@ from isosim.jobs.pulse import Pulse
 from isosim.jobs.store import SILENCE, Attempt, JobStore
 from isosim.observability.logs import about
 from isosim.settings import Settings
-from isosim.store.artifacts import to_facts
 from isosim.store.blobs import opened
 
 log = logging.getLogger("isosim.jobs")
@@ -79,7 +79,7 @@ class Child:
         self._rest = b""
 
     def begin(self, job: Job) -> None:
-        self.send({"job": to_facts(job)})
+        self.send({"job": asdict(job)})
 
     def send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # it has died; `messages` notices

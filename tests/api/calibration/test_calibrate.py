@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.faults.jobs import post, running_job
+from tests.faults.jobs import running_job
 from tests.processes import PAIRS, Serve, Server, score, wait_until
 from tests.text import sentences
 
@@ -150,14 +150,3 @@ def test_rows_of_a_table_are_refused_unless_they_are_meant_and_a_list_is_never_a
     for word in ("look like a table", "split at ','", "format 'csv'", "column 3", "give force"):
         assert word in answer.json()["error"]
     assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == before
-
-
-def test_a_job_with_a_damaged_record_is_deleted_with_its_text_on_demand(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", local_worker=False)
-    job = post(server, "letters", sentences(300))
-    (store / "jobs" / f"{job}.json").write_text("{")
-    assert server.client.get(f"/calibrate/{job}").status_code == 503
-    answer = server.client.delete(f"/calibrate/{job}")
-    assert (answer.status_code, "was damaged; the job and its text are deleted" in answer.text) == (404, True)
-    assert not [*store.glob("input/*"), *store.glob("open/*"), *store.glob("jobs/*")]
-    assert "no calibration job" in server.client.delete(f"/calibrate/{job}").text
