@@ -299,7 +299,7 @@ the longest unasked goes first
 
 the champion of default stays whatever else is asked for
     room 0; promote default 1; promote news 1; refresh; news = 1; refresh; refresh; default = 1
-    did default, default@1, news, news@1, news
+    did default, default@1, news, news@1
 
 a successor takes the room of its champion and of no other
     room 2; promote a 1; promote b 1; a = 1; b = 1; promote b 2; refresh

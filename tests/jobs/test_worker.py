@@ -14,7 +14,7 @@ from redis import Redis
 
 from isosim.domains.store import DomainStore
 from isosim.errors import Unavailable
-from isosim.jobs.hints import CHANNEL, NoHints, RedisHints
+from isosim.jobs.hints import CHANNEL, RedisHints
 from isosim.jobs.job import MatchInput, Status
 from isosim.jobs.matches import place_of
 from isosim.jobs.pulse import Pulse, pulses, silences
@@ -70,9 +70,7 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def worker(jobs: JobStore, program: str, **settings: object) -> Worker:
     """A worker whose children run `program`."""
     given = Settings(model_store=Path(jobs.blobs.address), **settings)  # type: ignore[arg-type]
-    return Worker(
-        given, JobStore(jobs.blobs), DomainStore(jobs.blobs), NoHints(), [sys.executable, "-c", BEGIN + program]
-    )
+    return Worker(given, JobStore(jobs.blobs), DomainStore(jobs.blobs), None, [sys.executable, "-c", BEGIN + program])
 
 
 def died(why: str) -> dict[str, Any]:

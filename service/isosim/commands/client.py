@@ -14,7 +14,6 @@ from isosim.commands.shared import log_changes, stored
 from isosim.commands.terminal import REMEDIES, bar, remark
 from isosim.domains.store import DomainStore
 from isosim.errors import Action, IsosimError, NotFound
-from isosim.jobs.hints import NoHints
 from isosim.jobs.job import Job
 from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainRef
@@ -50,7 +49,7 @@ class JobRunner:
         from isosim.worker.supervisor import CHILD, Worker  # noqa: PLC0415
 
         blobs = opened(self.settings.model_store)
-        worker = Worker(self.settings, JobStore(blobs), DomainStore(blobs), NoHints(), (*CHILD, FOREGROUND))
+        worker = Worker(self.settings, JobStore(blobs), DomainStore(blobs), None, (*CHILD, FOREGROUND))
         thread = threading.Thread(target=worker.serve, kwargs={"burst": True, "only": job.id}, name="worker")
         thread.start()
         self._running.append((worker, thread))

@@ -25,14 +25,6 @@ async def announce(redis: AsyncRedis) -> None:
         await redis.publish(CHANNEL, b"")
 
 
-class NoHints:
-    """For workers without Redis."""
-
-    def wait(self, seconds: float) -> bool:
-        time.sleep(seconds)
-        return False
-
-
 class RedisHints:
     """Hints for one worker."""
 

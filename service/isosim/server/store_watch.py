@@ -16,7 +16,7 @@ POLL_SECONDS = 0.5  # seconds between looks for new champions; in a bucket, each
 COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
 DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
 LIST_SECONDS = 300.0  # seconds between listings of the domains; each costs a request for 1,000 domains in a bucket
-# Seconds between removals of old records of jobs; in object storage each costs as much as two counts.
+# Seconds between removals of old records of jobs and unused results; in object storage each costs as much as two counts.
 SWEEP_SECONDS, DISTANT_SWEEP_SECONDS = 60.0, 600.0
 
 
@@ -72,7 +72,7 @@ async def watch_domains(service: Service) -> None:
 
 
 async def watch_jobs(service: Service) -> None:
-    """Counts jobs for the metrics, once also those that ended since the last count, and deletes old records."""
+    """Counts jobs for the metrics, once also those that ended since the last count; deletes old records and results."""
     known: set[tuple[str, str | None]] | None = None  # id and end of the jobs that had ended at the last count
     distant = service.jobs.distant
     pause, sweep = (DISTANT_COUNT_SECONDS, DISTANT_SWEEP_SECONDS) if distant else (COUNT_SECONDS, SWEEP_SECONDS)
@@ -87,6 +87,7 @@ async def watch_jobs(service: Service) -> None:
             known = set(ended)
             if time.monotonic() - swept > sweep:
                 await asyncio.to_thread(service.jobs.sweep)
+                await asyncio.to_thread(service.results.sweep)
                 swept = time.monotonic()
         except Exception:  # the loop must go on, as in `watch_champions`
             log.exception("the jobs in the model store could not be read")

@@ -30,7 +30,7 @@ import orjson
 
 from isosim.domains.store import DomainStore
 from isosim.errors import IsosimError, JobCancelled
-from isosim.jobs.hints import NoHints, RedisHints
+from isosim.jobs.hints import RedisHints
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.matches import MatchStore
 from isosim.jobs.pulse import Pulse
@@ -43,12 +43,10 @@ log = logging.getLogger("isosim.jobs")
 
 TICK = 0.5  # s; this process looks at its child, and whether it shall stop, at least this often
 HEARTBEAT, DISTANT_HEARTBEAT = 2.0, 10.0  # s between heartbeats; object storage charges for each write
-PAUSE, DISTANT_PAUSE = 0.5, 2.0  # s between writes of a changed stage or progress
 LOOK = 1.0  # s between looks for jobs in a folder
 DISTANT_LOOKS = (5.0, 15.0)  # in a bucket: while there are open jobs, whose workers might fall silent; without any
 STORAGE_REST = 10.0  # s for each attempt so far, in which a worker takes no job after storage has failed
 PATIENCE = 600.0  # s that a worker tries to record how a job ended
-RESULTS_SWEPT = 600.0  # s between two searches for results of matches that have not been used for too long
 EXIT = 5.0  # s in which a process ends that has closed its socket
 WARM = 60.0  # s that a child waits for the next job; it holds about 300 MB
 LAST_WORDS = 5.0  # s for giving back a job when the API process has ended
@@ -118,7 +116,7 @@ class Worker:
         settings: Settings,
         jobs: JobStore,
         domains: DomainStore,
-        hints: NoHints | RedisHints,
+        hints: RedisHints | None,
         command: Sequence[str] = CHILD,
         on_busy: Callable[[bool], None] = lambda _: None,
         on_pulse: Callable[[], None] = lambda: None,
@@ -127,11 +125,11 @@ class Worker:
         self.on_busy = on_busy  # called with True when a job begins, with False when it ends
         self.on_pulse = on_pulse  # called at least every few seconds, unless this process hangs
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.heartbeat, self.pause = (DISTANT_HEARTBEAT, DISTANT_PAUSE) if jobs.distant else (HEARTBEAT, PAUSE)
+        self.heartbeat = DISTANT_HEARTBEAT if jobs.distant else HEARTBEAT
         self._waiting: tuple[Child, float] | None = None  # a child that may take the next job, and until when
         self._until: float | None = None  # when the running job is given back; None: this worker was not told to stop
         self._failing = False  # whether the last access of the store failed
-        self.results, self._swept = MatchStore(jobs.blobs, settings.keep_results), -math.inf
+        self.results = MatchStore(jobs.blobs, settings.keep_results)
 
     @property
     def stopping(self) -> bool:
@@ -151,7 +149,6 @@ class Worker:
 
     def _serve(self, only: str | None, *, burst: bool) -> None:
         while not self.stopping:
-            self._sweep_results()
             attempt = self._claim(only)
             if attempt is not None:
                 about.set({"job": attempt.job.id})
@@ -188,7 +185,7 @@ class Worker:
         while not self.stopping and (left := until - time.monotonic()) > 0:
             self.on_pulse()
             self._let_go(time.monotonic())
-            if not hints:
+            if self.hints is None or not hints:
                 time.sleep(min(TICK, left))
             elif self.hints.wait(min(TICK, left)):
                 return
@@ -279,8 +276,7 @@ class Worker:
                 fail = partial(attempt.end, Status.FAILED, error=limit)
                 self._settle(partial(attempt.give_back, limit) if publishing else fail)
                 return False
-            fresh = (stage, progress) != (attempt.job.stage, attempt.job.progress)
-            if not asked and now - written < (self.pause if fresh else self.heartbeat):
+            if not asked and now - written < self.heartbeat:
                 continue
             asked = not self._written(attempt, child, stage, progress, asked=asked) and asked
             written = time.monotonic()
@@ -359,28 +355,17 @@ class Worker:
                 return True
 
     def _tidy(self, domain: str) -> None:
-        """Deletes old versions and job records. A failure is only logged, because the job has already succeeded."""
+        """Deletes old versions. A failure is only logged, because the job has already succeeded."""
         try:
             self.domains.prune(domain, self.settings.keep_versions, self.jobs.rested_on()[domain])
-            self.jobs.sweep()
         except (IsosimError, OSError):
-            log.exception("old versions of domain %s or old job records could not be deleted", domain)
+            log.exception("old versions of domain %s could not be deleted", domain)
 
     def _forget(self, job: Job) -> None:
         """Removes what a failed match has written. A later sweep does it if this fails."""
         if job.request.match is not None:
             with contextlib.suppress(IsosimError, OSError):
                 self.results.remove(job)
-
-    def _sweep_results(self) -> None:
-        """Removes results of matches that were not used for too long, once in RESULTS_SWEPT at most."""
-        if time.monotonic() - self._swept < RESULTS_SWEPT:
-            return
-        self._swept = time.monotonic()
-        try:
-            self.results.sweep()
-        except (IsosimError, OSError) as error:
-            log.warning("results of matches cannot be swept: %s", error)
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -422,7 +407,7 @@ def run(settings: Settings, *, burst: bool = False, attached: bool = False) -> N
     """Runs a worker until it gets SIGTERM. `attached`: it is a child process of the API, tells it on standard output
     when a job begins and ends, and ends with it."""
     blobs, pulse = opened(settings.model_store), Pulse()
-    hints = NoHints() if settings.redis_address is None else RedisHints(settings.redis_address)
+    hints = None if settings.redis_address is None else RedisHints(settings.redis_address)
 
     def tell(busy: bool) -> None:
         print("busy" if busy else "idle", flush=True)
