@@ -270,12 +270,15 @@ class Import:
                 if number in beyond:
                     continue
                 inspector.check(version, folder, called)
+                if not self.adding:
+                    continue
                 now, here, there = self._add(target, now, version, folder, name)
             numbers[number] = here
             served = record.served(version.encoder)
             was = {served.champion: "champion", served.previous: "previous"}.get(number)
             self.imported.versions.append(ImportedVersion(called, target, here, version.encoder_id, was, there))
-        self._finish(target, now, record, numbers)
+        if self.adding:
+            self._finish(target, record, numbers)
 
     def _add(self, target: str, now: Domain, version: Version, folder: Path, name: str) -> tuple[Domain, int, bool]:
         """Publishes a version. Returns the domain after that, the version's number, and whether it was there."""
@@ -287,13 +290,10 @@ class Import:
         made_of = hashlib.sha256(json_bytes([version.encoder, sorted(version.files.items())])).hexdigest()
         # Imports of the same version at once find each other's by the job.
         own = replace(version, origin=origin, job=f"import-{made_of[:32]}", upload="")
-        if not self.adding:
-            after = now.with_version(own, least)
-            return after, after.next - 1, False
         number = self.store.publish(target, folder, own, epoch=now.epoch, least=least).number
         return self.store.read(target), number, number in now.versions
 
-    def _finish(self, target: str, now: Domain, record: Domain, numbers: dict[int, int]) -> None:
+    def _finish(self, target: str, record: Domain, numbers: dict[int, int]) -> None:
         """Saves thresholds and promotes champions, in one change."""
         thresholds, kept, promoted = list[str](), list[str](), list[str]()
 
@@ -314,10 +314,7 @@ class Import:
                 promoted.extend([] if champion is None else [f"{target}@{champion}"])
             return domain
 
-        if self.adding:
-            self.store.change(target, step)
-        else:
-            step(now)
+        self.store.change(target, step)
         self.imported.thresholds.extend(thresholds)
         self.imported.kept.extend(kept)
         self.imported.promoted.extend(promoted)

@@ -16,7 +16,6 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import CorruptArtifact, InvalidInput, IsosimError
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.out_of_domain import LONGEST, DomainTest, level_energies
-from isosim.scoring.reference import ReferenceDistribution
 from isosim.store.artifacts import parsed
 
 # Largest numbers of points of a curve, levels of an interval, and texts' lengths. isosim itself writes at most 1,000,
@@ -145,44 +144,30 @@ def check_scores(
         CorruptArtifact: the results are not valid scores.
         ValueError, TypeError, IndexError, ArithmeticError: the arrays do not fit together.
     """
-    finite("latents", latents)
     unit = latents / np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
-    left, right = np.arange(len(unit)), np.arange(len(unit))[::-1].copy()
+    found: list[tuple[str, npt.NDArray[np.floating]]] = [("latents", latents)]
     scales = [np.empty(0)]
     if model.reference is not None:
-        rates = model.reference.false_match_rate(np.vecdot(unit[left], unit[right]))
-        finite("false-match rates", rates)
+        scales.append(model.reference.false_match_rate(np.vecdot(unit, unit[::-1])))
+    for reference in filter(None, (model.reference, model.raw_reference)):
+        rates = reference.false_match_rate(np.linspace(-1, 1, 401))
         scales.append(rates)
-    references = (model.reference, model.raw_reference)
-    scales += [check_reference(reference) for reference in references if reference is not None]
+        thresholds = [reference.threshold(rate) for rate in (0.5, 0.01, 1e-6)]
+        found.append(("thresholds", np.array([*thresholds, *reference.interval(0.01), reference.resolution])))
+        if (np.diff(rates) > 1e-9).any() or rates.min() < 0 or rates.max() > 1:
+            raise CorruptArtifact("the false-match rates of its reference do not fall as the similarity rises")
+        reference.extrapolated(rates)
+        reference.reachable(0.01)
+    scale = np.concatenate(scales)
+    found.append(("false-match rates", scale))
     if model.probability is not None:
-        finite("probabilities", model.probability.probability(np.concatenate(scales)))
-    for table in (model.false_hits, model.raw_false_hits):
-        if table is not None:
-            for gallery in (1, 1000, 10**9):
-                finite("shares of false hits", table.share(np.concatenate(scales), gallery))
+        found.append(("probabilities", model.probability.probability(scale)))
+    for table in filter(None, (model.false_hits, model.raw_false_hits)):
+        found += [("shares of false hits", table.share(scale, gallery)) for gallery in (1, 1000, 10**9)]
     energies = level_energies(latents, levels) if levels else None
     if model.domain_test is not None:
         judgement = model.domain_test.judge(pooled, np.arange(1, len(pooled) + 1), energies)
-        finite("p-values", judgement.p_values)
-        finite("distances", judgement.distances)
-
-
-def check_reference(reference: ReferenceDistribution) -> npt.NDArray[np.float64]:
-    """The reference's false-match rates at similarities from −1 to 1. Raises CorruptArtifact if a rate is outside
-    [0, 1], if a higher similarity has a higher rate, or if a rate or threshold is NaN or infinite."""
-    rates = reference.false_match_rate(np.linspace(-1, 1, 401))
-    finite("false-match rates", rates)
-    if (np.diff(rates) > 1e-9).any() or rates.min() < 0 or rates.max() > 1:
-        raise CorruptArtifact("the false-match rates of its reference do not fall as the similarity rises")
-    thresholds = [reference.threshold(rate) for rate in (0.5, 0.01, 1e-6)]
-    finite("thresholds", np.array([*thresholds, *reference.interval(0.01), reference.resolution]))
-    reference.extrapolated(rates)
-    reference.reachable(0.01)
-    return rates
-
-
-def finite(name: str, numbers: npt.NDArray[np.floating]) -> None:
-    """Raises CorruptArtifact if a number is NaN or infinite."""
-    if not np.isfinite(numbers).all():
-        raise CorruptArtifact(f"its {name} are not finite numbers")
+        found += [("p-values", judgement.p_values), ("distances", judgement.distances)]
+    for name, numbers in found:
+        if not np.isfinite(numbers).all():
+            raise CorruptArtifact(f"its {name} are not finite numbers")

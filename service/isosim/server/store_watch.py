@@ -16,7 +16,7 @@ POLL_SECONDS = 0.5  # seconds between looks for new champions; in a bucket, each
 COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
 DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
 LIST_SECONDS = 300.0  # seconds between listings of the domains; each costs a request for 1,000 domains in a bucket
-# Seconds between removals of old records of jobs and unused results; in object storage each costs as much as two counts.
+# Seconds between removals of old jobs and of unused results; in object storage each costs as much as two counts.
 SWEEP_SECONDS, DISTANT_SWEEP_SECONDS = 60.0, 600.0
 
 
