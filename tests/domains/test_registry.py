@@ -120,7 +120,7 @@ class Serving:
     def __init__(self, room: int = 9) -> None:
         self.room, self.calls, self.source = room, Interleaved(), FakeSource()
         self.registry = Registry(
-            self.source,
+            self.source,  # type: ignore[arg-type]
             ENCODER,
             resident_bytes=room * SIZE,
             calls=self.calls,  # type: ignore[arg-type]
@@ -350,7 +350,7 @@ a move is seen by the next read before a refresh
 a damaged record leaves the champion serving and other domains alone
     promote news 1; promote news 2; promote law 1; news = 2; law = 1; spoil news 0; promote law 2; promote news 3
     refresh; news = 2; law = 2; behind; logged 1; news@1 = CorruptArtifact; news@previous = CorruptArtifact; logged 1
-    spoil cold 0; cold = CorruptArtifact; cold = CorruptArtifact; logged 2; failed 3; mend; refresh; news = 3; current
+    spoil cold 0; cold = CorruptArtifact; cold = CorruptArtifact; logged 3; failed 3; mend; refresh; news = 3; current
 
 a record that was put back from an older copy is taken over
     promote news 1; promote news 2; save news 20; news = 2; refresh; put_back news 1; refresh news; news = 1

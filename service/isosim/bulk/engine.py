@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from isosim.arrays import Rows, Vectors
 from isosim.bulk.job import Job, Where
 from isosim.bulk.writing import to_bytes
-from isosim.domains.calibrations import load_calibration
+from isosim.domains.registry import load_calibration
 from isosim.encoders.brought import faults
 from isosim.encoders.engines import engine_on
 from isosim.encoders.store import EncoderStore

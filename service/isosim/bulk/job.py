@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 
 from isosim.bulk.inputs import TEXT, VECTOR, Input, InputFile, open_input
-from isosim.domains.calibrations import load_calibration
+from isosim.domains.registry import load_calibration
 from isosim.encoders.store import EncoderStore
 from isosim.errors import Conflict, InvalidInput
 from isosim.scoring.calibration import Calibration, DomainRef

@@ -6,35 +6,60 @@ Usage: `calibration = await registry.resolve(DomainRef("tickets", "champion"))`,
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from isosim.domains.domain import Domain, Version
+from isosim.domains.store import DomainStore
+from isosim.encoders.onnx_engine import OnnxCalibrator
+from isosim.encoders.store import EncoderArtifact
 from isosim.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound, UnknownDomain
 from isosim.scoring.advice import Target, unknown_threshold
 from isosim.scoring.calibration import DEFAULT, Calibration, DomainRef
+from isosim.store.blobs import opened
 from isosim.threads import StoreCalls, Turns
 
 log = logging.getLogger(__name__)
 
 Key = tuple[str, int]  # domain, version
 
-MOST_REPORTED = 1000  # maximum number of entries in `_reported`, and of entries in `damaged`
+MOST_DAMAGED = 1000  # maximum number of entries in `damaged`
 LOADERS = 4  # number of threads that load calibrations; one load from a disk takes about 10 ms of a core
+# Bytes of a calibration besides its arrays. Measured (loadtest/README.md): 10,000 (method `identity`) to 140,000.
+OVERHEAD = 100_000
 RETRY = 8  # an attempt to load a champion that could not be loaded is made in every RETRY-th refresh; unmeasured
 
 
-class Source(Protocol):
-    """A store of domains. Its methods may block; the registry calls them in threads."""
+class StoredCalibrations:
+    """The domains of a store, for a `Registry`. `calibrators`: one for each encoder of this process, by digest."""
+
+    def __init__(self, store: DomainStore) -> None:
+        self.store, self.watch = store, store.watch()
+        self.calibrators: dict[str, OnnxCalibrator] = {}
 
     def read(self, name: str) -> Domain:
-        """The domain as it is now; one without versions if there is none."""
+        return self.store.read(name)
 
-    def load(self, name: str, version: Version) -> Calibration: ...
+    def changes(self, resident: Collection[str]) -> set[str]:
+        return self.watch.changes(resident)
 
-    def changes(self, resident: Collection[str]) -> Iterable[str]:
-        """Domains that may have changed since the last call; may include domains that are not resident."""
+    def load(self, name: str, version: Version) -> Calibration:
+        """Loads a version, ready to score. Raises NotFound, EncoderMismatch or CorruptArtifact."""
+        calibrator = self.calibrators.get(version.encoder)
+        if calibrator is None:
+            here = " and ".join(digest[:12] for digest in self.calibrators)
+            raise EncoderMismatch(
+                f"encoder_mismatch: version {version.number} of {name!r} was made for encoder {version.encoder_id} "
+                f"({version.encoder[:12]}); this server runs {here}"
+            )
+        stored = self.store.load(name, version)
+        transform = None if stored.weights is None else calibrator.bind(stored.weights)
+        size = stored.size + OVERHEAD
+        return Calibration(
+            name, version.number, version.method, version.encoder, transform, stored.model, version.levels, size
+        )
 
 
 @dataclass
@@ -67,7 +92,7 @@ class Registry:
 
     def __init__(
         self,
-        source: Source,
+        source: StoredCalibrations,
         own: str,
         *,
         resident_bytes: int = 2**30,
@@ -82,7 +107,6 @@ class Registry:
         self._loaded: OrderedDict[Key, Calibration] = OrderedDict()  # by last use, the latest at the end
         self._loading: dict[tuple[DomainRef, str | None], asyncio.Task[Calibration]] = {}
         self._due: set[str] = set()  # domains to be read again at the next refresh
-        self._reported: dict[str, str] = {}  # domain -> last logged reason for a failed load
         self._refreshing = asyncio.Lock()
         self._calls, self._owned = calls or StoreCalls(LOADERS), calls is None
         self._call = Turns(self._calls, LOADERS)
@@ -266,7 +290,7 @@ class Registry:
         try:
             calibration = await (call or self._call)(self.source.load, name, record.version(name, number))
         except CorruptArtifact as error:
-            if len(self.damaged) >= MOST_REPORTED:
+            if len(self.damaged) >= MOST_DAMAGED:
                 self.damaged.clear()
             self.damaged.add((name, number))
             told = CorruptArtifact(f"{error}; promote another version, or restore this one from a backup")
@@ -276,13 +300,9 @@ class Registry:
         return self._loaded.get((name, number), calibration)  # another call may have loaded it meanwhile
 
     def _report(self, domain: str, error: Exception) -> None:
-        """Counts a request that failed because a champion could not be loaded; logs a repeated reason only once."""
+        """Counts and logs a request that failed because a champion could not be loaded."""
         self.failures += 1
-        if self._reported.get(domain) != str(error):
-            if len(self._reported) >= MOST_REPORTED:
-                self._reported.clear()
-            self._reported[domain] = str(error)
-            log.error("champion of %s not loaded (%s); requests for the domain fail", domain, located(error))
+        log.error("champion of %s not loaded (%s); requests for the domain fail", domain, located(error))
 
     def _resident(self, name: str, record: Domain) -> Resident:
         """The domain in memory, with a record at least as new as `record`. The next refresh reads it again, and so
@@ -305,7 +325,6 @@ class Registry:
         name, resident = calibration.domain, self._domains[calibration.domain]
         before = resident.serving.get(encoder)
         resident.serving[encoder] = calibration
-        self._reported.pop(name, None)
         if calibration.version:
             resident.versions.add(calibration.version)  # so that the domain stays when the former champion goes
         if before is not None and before.version != calibration.version:
@@ -460,3 +479,14 @@ def moved_away(name: str, record: Domain) -> EncoderMismatch:
         f"encoder_mismatch: domain {name!r} has moved to {to}, which this server does not run (name it in "
         f"ISOSIM_NEXT_ENCODER or ISOSIM_ENCODER); versions of the old encoder remain available by number ({name}@1)"
     )
+
+
+def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, *, gpu: bool) -> Calibration:
+    """Loads the version that `domain` refers to now; a later promotion or rollback does not change the result.
+
+    Raises:
+        NotFound, EncoderMismatch, CorruptArtifact: as for `Registry.resolve`.
+    """
+    source = StoredCalibrations(DomainStore(opened(store)))
+    source.calibrators[artifact.digest] = OnnxCalibrator(artifact.calibrator, gpu=gpu)
+    return asyncio.run(Registry(source, artifact.digest).resolve(domain))

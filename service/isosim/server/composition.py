@@ -23,9 +23,8 @@ from isosim.api.access_log import Observer
 from isosim.api.operations import exposition
 from isosim.api.readings import registry_of
 from isosim.api.state import Listings, Phase, Service
-from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.champions import Champions
-from isosim.domains.registry import Registry
+from isosim.domains.registry import Registry, StoredCalibrations
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache, beat
 from isosim.encoders.device import memory_limit, plan_resident

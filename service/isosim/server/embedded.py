@@ -26,10 +26,9 @@ from isosim.access.key_file import Keys
 from isosim.access.limits import Limits
 from isosim.api.access_log import Observer
 from isosim.api.state import Listings, Phase, Service
-from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.champions import Champions
 from isosim.domains.history import Author
-from isosim.domains.registry import Registry
+from isosim.domains.registry import Registry, StoredCalibrations
 from isosim.domains.store import DomainStore
 from isosim.encoders.vector_cache import VectorCache
 from isosim.jobs.job import Job

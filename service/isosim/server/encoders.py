@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.registry import StoredCalibrations
 from isosim.domains.seeding import seed_default
 from isosim.domains.store import DomainStore
 from isosim.encoders import probe

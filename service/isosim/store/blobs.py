@@ -210,28 +210,24 @@ class Bucket:
     """Object storage: S3, Google Cloud Storage, Azure, or anything else of obstore with conditional writes."""
 
     def __init__(self, store: "ObjectStore", address: str) -> None:
-        self.store, self.address = store, address
-
-    def read(self, key: str) -> tuple[bytes, str]:
         import obstore  # noqa: PLC0415 - an extra
 
+        self.store, self.address, self.api = store, address, obstore
+
+    def read(self, key: str) -> tuple[bytes, str]:
         with self._errors(key):
-            found = obstore.get(self.store, key)
+            found = self.api.get(self.store, key)
             return bytes(found.bytes()), tag_in(found.meta)
 
     def stamp(self, key: str) -> str:
-        import obstore  # noqa: PLC0415 - an extra
-
         with self._errors(key):
-            return str(obstore.head(self.store, key)["e_tag"])
+            return str(self.api.head(self.store, key)["e_tag"])
 
     def write(self, key: str, content: bytes, *, new: bool = False, over: str | None = None) -> str:
-        import obstore  # noqa: PLC0415 - an extra
-
         mode: Any = "create" if new else "overwrite" if over is None else condition_of(over)
         try:
             with self._errors(key):
-                return tag_in(obstore.put(self.store, key, content, mode=mode, use_multipart=False))
+                return tag_in(self.api.put(self.store, key, content, mode=mode, use_multipart=False))
         except (Changed, FileNotFoundError) as error:
             if not new and over is None:
                 raise
@@ -242,36 +238,28 @@ class Bucket:
             raise Changed(key) from error
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
-        import obstore  # noqa: PLC0415 - an extra
-
         with self._errors(prefix):
-            for page in obstore.list(self.store, prefix or None, offset=after or None, chunk_size=PAGE):
+            for page in self.api.list(self.store, prefix or None, offset=after or None, chunk_size=PAGE):
                 for one in page:
                     yield Entry(one["path"], one["size"], str(one["e_tag"]), one["last_modified"].timestamp())
 
     def delete(self, keys: Iterable[str]) -> None:
-        import obstore  # noqa: PLC0415 - an extra
-
         if wanted := list(keys):
             try:
                 with self._errors(wanted[0]):
-                    obstore.delete(self.store, wanted)
+                    self.api.delete(self.store, wanted)
             except FileNotFoundError:  # where objects are deleted one by one, it stops at a missing one
                 for key in wanted:
                     with contextlib.suppress(FileNotFoundError), self._errors(key):
-                        obstore.delete(self.store, key)
+                        self.api.delete(self.store, key)
 
     def upload(self, key: str, path: Path) -> None:
-        import obstore  # noqa: PLC0415 - an extra
-
         with self._errors(key):
-            obstore.put(self.store, key, path, chunk_size=PART, max_concurrency=4)
+            self.api.put(self.store, key, path, chunk_size=PART, max_concurrency=4)
 
     def download(self, key: str, path: Path) -> None:
-        import obstore  # noqa: PLC0415 - an extra
-
         with self._errors(key), path.open("wb") as file:
-            for part in obstore.get(self.store, key).stream(min_chunk_size=1 << 20):
+            for part in self.api.get(self.store, key).stream(min_chunk_size=1 << 20):
                 file.write(part)
 
     @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from isosim.arrays import Weights
-from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.registry import StoredCalibrations
 from isosim.encoders.engines import choose_engine
 from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder
 from isosim.encoders.store import EncoderArtifact

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from isosim.domains.calibrations import OVERHEAD
+from isosim.domains.registry import OVERHEAD
 from isosim.encoders.store import EncoderArtifact
 from loadtest.servers import multiply
 from tests.commands.conftest import calibrate
