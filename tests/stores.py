@@ -41,6 +41,12 @@ def files_of(store: Path, name: str, version: int) -> Path:
     return store / "versions" / name / domains_of(store).read(name).version(name, version).upload
 
 
+def keys_of(store: DomainStore, name: str, number: int) -> list[str]:
+    """Keys of the objects that make up a version: the domain's record and the version's files."""
+    version = store.read(name).version(name, number)
+    return [store.records.key(name), *(f"versions/{name}/{version.upload}/{file}" for file in version.files)]
+
+
 def copy_version(domains: DomainStore, name: str, number: int, to: str | None = None, *, promote: bool = False) -> int:
     """Publishes a version once more, by default in its own domain and not as champion, and returns its number."""
     with domains.files(name, number) as (version, folder):

@@ -31,7 +31,7 @@ from isosim.scoring.calibration import DomainModel
 from isosim.store.blobs import Blobs
 from tests.core.scoring import references
 from tests.store.conftest import in_memory
-from tests.stores import domains_of, publish
+from tests.stores import domains_of, keys_of, publish
 from tests.text import sentences
 
 Members = dict[str, bytes]
@@ -195,7 +195,7 @@ def test_a_missing_or_damaged_version_or_too_large_a_record_is_not_exported(
     with monkeypatch.context() as patch, pytest.raises(TooLarge, match="too many versions"):
         patch.setattr(archive, "MOST_JSON", 100)
         exported(domains)
-    domains.blobs.write(domains.keys("news", 2)[-1], b"{}")
+    domains.blobs.write(keys_of(domains, "news", 2)[-1], b"{}")
     with pytest.raises(CorruptArtifact, match=f"does not match .*; {archive.REMEDY}"):
         exported(domains)
 

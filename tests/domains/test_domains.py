@@ -27,6 +27,7 @@ from isosim.store.blobs import Blobs, opened
 from tests.core.scoring.references import REFERENCE
 from tests.store.conftest import Open
 from tests.store.machines import FAULTS, Crashing, Watched, faulty, run_on
+from tests.stores import keys_of
 
 ENCODER, OTHER = "e" * 64, "f" * 64
 NAMES = st.sampled_from(["a", "b-c"])
@@ -317,7 +318,7 @@ def test_a_carried_default_calibration_is_seeded_once_unless_there_is_a_champion
     store, carried = DomainStore(place()), DomainStore(opened(tmp_path_factory.mktemp("carried")))
     assert seed_default(store, carried, ENCODER) is None  # nothing is carried
     publish(carried, "default", promote=always)
-    (damaged, *_) = carried.keys("default", 1)
+    (damaged, *_) = keys_of(carried, "default", 1)
     content, _ = carried.blobs.read(damaged)
     carried.blobs.write(damaged, b"")
     with pytest.raises(CorruptArtifact):
@@ -449,7 +450,7 @@ def test_a_damaged_file_of_a_version_is_named(blobs: Blobs, file: str, content: 
     store = DomainStore(blobs)
     publish(store, "a")
     assert store.report("a", 1) == {}
-    key = next(key for key in store.keys("a", 1) if key.endswith(file))
+    key = next(key for key in keys_of(store, "a", 1) if key.endswith(file))
     blobs.delete([key]) if content is None else blobs.write(key, content)
     with pytest.raises(CorruptArtifact, match=f"a file is missing|{file} does not match") as told:
         store.load("a", 1)

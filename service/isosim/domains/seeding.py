@@ -1,7 +1,5 @@
 """Default calibrations, which an export or an image brings: they become versions of the domain `default`."""
 
-import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,14 +48,11 @@ def adopt_default(domains: DomainStore, version: Version, folder: Path) -> int |
 
 
 def adopt_shipped(domains: DomainStore, folder: Path) -> int | None:
-    """`adopt_default` for a folder that has a manifest. Raises CorruptArtifact."""
+    """`adopt_default` for a folder of a manifest and its files. Raises CorruptArtifact."""
     manifest = verified(folder)
     version = Version(
         number=0, encoder=manifest["encoder"]["digest"], encoder_id=manifest["encoder"]["id"],
         method=manifest["method"], files={}, upload="", created="", sentences=manifest["sentences"],
         seed=manifest["seed"],
     )  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="isosim-") as place:
-        for name in manifest["files"]:
-            shutil.copyfile(folder / name, Path(place, name))
-        return adopt_default(domains, version, Path(place))
+    return adopt_default(domains, version, folder)

@@ -337,11 +337,6 @@ class DomainStore:
                 raise told
             yield version, folder
 
-    def keys(self, name: str, number: int) -> list[str]:
-        """Keys of the objects that make up a version: the domain's record and the version's files."""
-        version = self.read(name).version(name, number)
-        return [self.records.key(name), *(self._place(name, version.upload) + file for file in version.files)]
-
     def size(self, name: str, version: Version) -> int:
         """Bytes of a version's files."""
         return sum(entry.size for entry in self.blobs.list(self._place(name, version.upload)))
