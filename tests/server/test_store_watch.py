@@ -13,6 +13,7 @@ import pytest
 from isosim.api.readings import champions_age
 from isosim.errors import CorruptArtifact
 from isosim.jobs.job import JobRequest
+from isosim.jobs.matches import MatchStore
 from isosim.observability.metrics import Metrics
 from isosim.server import store_watch
 from isosim.server.store_watch import watch, watch_champions, watch_domains, watch_jobs
@@ -93,7 +94,7 @@ def test_jobs_are_counted_and_each_end_once(tmp_path: Path) -> None:
         def counted(sample: str) -> float | None:
             return metrics.registry.get_sample_value(sample, {"status": "cancelled"})
 
-        async with watched(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics))):  # type: ignore[arg-type]
+        async with watched(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics, results=MatchStore(jobs.blobs, 60)))):  # type: ignore[arg-type]
             await holds(lambda: counted("isosim_jobs") == 1)
             jobs.cancel(after.id)
             await holds(lambda: counted("isosim_jobs") == 2)
