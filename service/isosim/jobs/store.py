@@ -34,7 +34,6 @@ SILENCE = 30.0  # s without heartbeat until another worker may take a running jo
 ABANDONED = 1200.0  # s until an entry of the index without a record counts as left by a dead process
 KEPT = 1000  # number of ended jobs whose records are kept
 SIDE_BY_SIDE = 8  # records that are read in parallel; unmeasured
-REPEATS = 10  # writes of an attempt into a record that others change meanwhile
 
 JOB_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -433,12 +432,11 @@ class Attempt:
 
     def _write(self, step: Callable[[Job], Job]) -> Job:
         """Writes over the tag of this attempt's last write, without reading the record."""
-        for _ in range(REPEATS):
+        while True:
             after = step(self.job)
             try:
                 self._tag = self.jobs.records.replace(after.id, after, self._tag)
-            except Changed:
-                # A request has freed the idempotency key, or the answer to an earlier write was lost.
+            except Changed:  # the job was cancelled, removed or taken, or the answer to an earlier write was lost
                 try:
                     there, tag = self.jobs._found(after.id)
                 except NotFound:
@@ -447,7 +445,6 @@ class Attempt:
             else:
                 self.job = after
                 return after
-        raise Conflict(f"others keep changing job {self.job.id}")
 
     def beat(self, stage: str, progress: float) -> None:
         self._write(lambda job: replace(job, stage=stage, progress=progress))
