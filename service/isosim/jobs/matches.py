@@ -172,14 +172,6 @@ class MatchStore:
                 self.blobs.upload(place + name, Path(file.name))
         self._records(job).create(STATE, Judgements(now()))
 
-    def published(self, job: Job) -> bool:
-        """Whether an earlier attempt of the job has written its result."""
-        try:
-            self.blobs.stamp(self._records(job).key(STATE))
-        except FileNotFoundError:
-            return False
-        return True
-
     def judgements(self, job: Job) -> Judgements:
         """Records a use of the result. Raises NotFound if it was removed, or not used for too long."""
 
@@ -268,7 +260,8 @@ class MatchStore:
         return sum(entry.size for entry in self.blobs.list(f"{PREFIX}{owner_name(owner)}/"))
 
     def sweep(self) -> None:
-        """Removes results that were not used for too long, and what killed processes have left."""
+        """Removes results that were not used for too long, with their jobs' records, and what killed processes have
+        left."""
         places: dict[str, float] = {}
         whole = set()
         for entry in self.blobs.list(PREFIX):
@@ -283,6 +276,7 @@ class MatchStore:
             if datetime.now(UTC).timestamp() - modified > patience:
                 with suppress(IsosimError, OSError):
                     self._remove(place)
+                    self.blobs.delete([f"jobs/{place.split('/')[2]}.json"] if place in whole else [])
                     log.info("a result of a match was removed, because it was not used for %s", self.keep)
 
 
