@@ -1,4 +1,4 @@
-"""Circuit breaker: stops calling Redis or a remote encoder for a while after several failures."""
+"""Circuit breaker: stops calling Redis for a while after several failures."""
 
 import time
 from collections.abc import Callable
@@ -21,10 +21,6 @@ class CircuitBreaker:
     def closed(self) -> bool:
         return self.met and self.failures < self.limit
 
-    @property
-    def is_open(self) -> bool:
-        return self.failures >= self.limit
-
     def allows(self) -> bool:
         if self.failures < self.limit:
             return True
@@ -43,8 +39,3 @@ class CircuitBreaker:
         self.failures += 1
         if self.failures >= self.limit:
             self.closed_at = self.clock() + self.pause
-
-    def open(self) -> None:
-        """Opens the circuit at once, even after a single failure."""
-        self.failures = max(self.failures, self.limit)
-        self.closed_at = self.clock() + self.pause

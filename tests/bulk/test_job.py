@@ -177,11 +177,10 @@ def test_pairs_in_object_storage_are_searched_again_without_ray(
     log = tmp_path / "log.txt"
     assert run_bulk(*words, "s3://bulk/found", "--fmr", "1e-4", "--address", two_nodes).wait(300) == 0, log.read_text()
     assert "extrapolated, as" in log.read_text()
-    again = ["s3://bulk/more", "--fmr", "1e-2", "--clusters", "--address", "127.0.0.1:1"]
+    again = ["s3://bulk/more", "--fmr", "1e-2", "--address", "127.0.0.1:1"]
     assert run_bulk(*words, *again).wait(300) == 0, log.read_text()
     pairs = [len(contents(f"s3://bulk/{name}")["part-000000.csv"].splitlines()) - 1 for name in ("found", "more")]
     assert pairs[0] < pairs[1] == json.loads(opened("s3://bulk/more").read("_SUCCESS")[0])["pairs"]
-    assert opened("s3://bulk/more").read("clusters.csv")[0].startswith(b'"row","cluster","size"\n')
     assert run_bulk(*words, "s3://bulk/found", "--fmr", "1e-3").wait(300) == 1
     assert "target: {'fmr': 0.0001" in log.read_text()
 

@@ -13,7 +13,7 @@ import pytest
 
 import isosim_client
 from isosim.commands.client import connected
-from isosim.commands.pairs import pieces
+from isosim.commands.similarity import pieces
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import IsosimError
 from isosim.jobs.job import Job, JobRequest, Status
@@ -29,7 +29,7 @@ PAIR = "\t".join(sentences(2)) + "\n"
     "words",
     [
         ("similarity", "--json", "--domain", "tickets"),
-        ("similarity", "--fmr", "0.2", "--all", "--domain", "tickets@previous"),
+        ("similarity", "--threshold", "-1", "--domain", "tickets@previous"),
         ("embed", "--space", "raw"),
         ("threshold", "tickets", "--fmr", "0.05", "--json"),
         ("threshold", "tickets", "--fmr", "0.1", "--unit", "l2", "--space", "calibrated"),

@@ -2,24 +2,12 @@
 
     >>> from isosim_client import Client
     >>> client = Client("http://127.0.0.1:8000")  # add api_key="…" if the server requires a key
-    >>> pairs = [
-    ...     ("A man is playing a guitar.", "Someone plays an instrument."),
-    ...     ("A man is playing a guitar.", "Shares fell in London."),
-    ... ]
-    >>> client.similarity(pairs).percentile  # the share of the domain's random pairs that score lower
-    (0.999, 0.217)
+    >>> scores = client.similarity([("A man is playing a guitar.", "Someone plays an instrument.")])
+    >>> scores.percentile  # the share of the domain's random pairs that score lower
+    (0.99999...,)
 
-Calibrate your own domain with unlabelled text, and get a similarity threshold for the domain:
-
-    >>> from pathlib import Path
-    >>> job = client.calibrate(Path("tickets.txt"), domain="tickets")  # one sentence per line; iterables work too
-    >>> client.wait(job).promoted
-    True
-    >>> advice = client.threshold("tickets", fmr=0.01)  # one random pair in a hundred reaches this threshold
-    >>> [similarity >= advice.similarity for similarity in client.similarity(pairs, domain="tickets").similarity]
-    [True, False]
-
-`Client` and `AsyncClient` have the same methods. `help(isosim_client.errors)` lists the errors that the methods raise.
+`Client` and `AsyncClient` have the same methods. `help(Client)` describes each of them, `help(isosim_client.errors)`
+lists the errors that they raise, and the README shows how to use them together.
 """
 
 from . import _answers, errors

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ._answers import Domain, Job, Jobs
-from ._call import Call, IdempotencyKey, answer, given, keyed, many, segment
+from ._call import Answered, Call, IdempotencyKey, answer, given, keyed, many, segment
 from ._domains import starting_from
 from ._reading import read
 from ._retries import Repeat
@@ -55,12 +55,6 @@ def calibrate(
         TooLarge: more bytes than the server accepts. Conflict: the idempotency key was used with other content.
         Unavailable: no worker runs jobs on this server. Overloaded: too many jobs are waiting.
         OSError, UnicodeDecodeError: the file cannot be read.
-
-    Example:
-        >>> from pathlib import Path
-        >>> job = client.calibrate(Path("tickets.txt"), domain="tickets")
-        >>> job.status
-        'queued'
     """
     reading = given(column=column, charset=charset, sheet=sheet, header=None if header is None else str(header).lower())
     upload = Upload(source, many(labels, "labels", "(text, text, label)"), read=bool(reading))
@@ -82,7 +76,7 @@ def add_labels(
     seed: int = 0,
     seen: Domain | None = None,
     idempotency_key: IdempotencyKey = True,
-) -> Call[Job]:
+) -> Answered[Job]:
     """Posts labelled pairs; a background job learns probabilities from them and makes a new version of the domain.
 
     Args:
@@ -102,14 +96,6 @@ def add_labels(
         InvalidInput: too few pairs, or all of them have the same label. NotFound: no such domain.
         Conflict: the domain has no random pairs yet (calibrate it from text first), or its champion has changed
             since `seen`.
-
-    Example:
-        >>> import csv
-        >>> with open("labels.csv", newline="") as file:
-        ...     labels = [(a, b, float(label)) for a, b, label in csv.reader(file)]
-        >>> job = client.add_labels("tickets", labels)
-        >>> job.status
-        'queued'
     """
     query = given(kind=kind, promote=promote, seed=seed, version=version)
     upload = Upload((), many(labels, "labels", "(text, text, label)"))
@@ -131,23 +117,12 @@ def job(job: Job | str) -> Call[Job]:
 
     Raises:
         NotFound: no such job, or its record was removed.
-
-    Example:
-        >>> newest = client.jobs()[0]
-        >>> state = client.job(newest)
-        >>> state.status, state.stage, state.progress
-        ('running', 'fitting', 0.6)
     """
     return Call(method="GET", path=path_of(job), parse=answer(Job))
 
 
 def jobs() -> Call[tuple[Job, ...]]:
-    """All recorded jobs, newest first, without their reports.
-
-    Example:
-        >>> [(job.domain, job.status) for job in client.jobs()]
-        [('tickets', 'running'), ('letters', 'queued'), ('films', 'succeeded')]
-    """
+    """All recorded jobs, newest first, without their reports."""
     return Call(method="GET", path="calibrate", parse=lambda value: read(Jobs, value).jobs)
 
 
@@ -156,10 +131,5 @@ def cancel(job: Job | str) -> Call[Job]:
 
     Raises:
         NotFound: no such job. Conflict: the job has ended, or is publishing its result.
-
-    Example:
-        >>> newest = client.jobs()[0]
-        >>> client.cancel(newest).status
-        'cancelled'
     """
     return Call(method="DELETE", path=path_of(job), parse=answer(Job), repeat=Repeat.IF_REFUSED)

@@ -1,4 +1,8 @@
-"""Requests that both clients send, and how their answers are read. Independent of the HTTP library."""
+"""Requests that both clients send, and how their answers are read. Independent of the HTTP library.
+
+A method of the clients is written once, as a function that makes an `Answered` or a `Streamed` of its arguments. Most
+need one request: a `Call`, which is an `Answered`.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,23 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
 from ._reading import read
 from ._retries import Repeat, retry_after
 from ._version import CONTRACT, __version__
-from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
+from .errors import IncompatibleServer, UnexpectedAnswer, api_error
+
+if TYPE_CHECKING:
+    from ._sending import Sender
 
 T = TypeVar("T")
 IdempotencyKey = str | bool
-UNKNOWN = {404, 405, 415, 422}  # statuses with which an older server may refuse an unknown request
+Answered = Callable[["Sender"], Coroutine[Any, Any, T]]  # the requests of a method that has one result
+Streamed = Callable[["Sender"], AsyncGenerator[T, None]]  # the requests of a method that yields results
 
 
 class Body(Protocol):
@@ -46,8 +54,9 @@ class Call(Generic[T]):
     upload: Body | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeat: Repeat = Repeat.SAFE
-    rescue: Callable[[IsosimError], T] | None = None  # converts some errors to an answer; raises the others
-    then: Callable[[Any], Call[T]] | None = None  # makes the next call from the parsed answer of this call
+
+    async def __call__(self, sender: Sender) -> T:
+        return await sender.send(self)
 
     def repeatable(self) -> Repeat:
         """Whether the request may be sent again. NEVER if the iterator of its upload was already read."""
@@ -65,37 +74,24 @@ class Call(Generic[T]):
 
 def check_status(status: int, headers: Mapping[str, str], content: bytes) -> None:
     """Raises ApiError, IncompatibleServer or UnexpectedAnswer unless the request succeeded."""
-    older = check_contract(headers.get("x-isosim-contract"))
+    check_contract(headers.get("x-isosim-contract", ""))
     if status >= 400:
-        error = api_error(status, headers, content, retry_after(headers))
-        if older and status in UNKNOWN:
-            error.args = (f"{error}; the server may be too old for this request: {older}",)
-        raise error
+        raise api_error(status, headers, content, retry_after(headers))
     if status >= 300:
         raise UnexpectedAnswer(
             f"redirected (status {status}) to {headers.get('location')}; give the server's own address as base_url"
         )
 
 
-def check_contract(contract: str | None) -> str | None:
-    """Compares the contract versions of server and client. Returns a sentence with both versions if the server's
-    version is older, otherwise None.
-
-    Checks nothing if `contract` is None, as in answers of proxies.
-
-    Raises:
-        IncompatibleServer: the major versions differ, so fields may have other meanings.
-    """
-    stated = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", contract or "")
-    if stated is None:
-        return None
-    major, minor = map(int, stated.groups())
-    our_major, our_minor = map(int, CONTRACT.split("."))
-    words = f"the server speaks contract {contract}, isosim-client {__version__} speaks {CONTRACT}"
-    if major != our_major:
-        which = "a newer" if major > our_major else "an older"
-        raise IncompatibleServer(f"{words}; install {which} isosim-client, one for contract {major}")
-    return words if minor < our_minor else None
+def check_contract(contract: str) -> None:
+    """Raises IncompatibleServer if the major versions of the server's contract and of this client's differ, so that
+    fields may have other meanings. Answers of proxies have none."""
+    stated = re.fullmatch(r"([0-9]{1,6})\.[0-9]{1,6}", contract)
+    if stated is not None and stated[1] != CONTRACT.partition(".")[0]:
+        raise IncompatibleServer(
+            f"the server speaks contract {contract}, isosim-client {__version__} speaks {CONTRACT}; install the "
+            f"isosim-client for contract {stated[1]}"
+        )
 
 
 def answer(kind: type[T]) -> Callable[[Any], T]:

@@ -1,77 +1,109 @@
 """The two clients.
 
-Each method is written once, as a function that builds what the method sends: see `_scoring`, `_calibrating`, `_domains`
-and `_following`. Both clients get their methods from these functions. Only what waits is written twice: sending,
-pausing and reading a stream.
+Each method is written once, as a function that makes the requests: see `_scoring`, `_calibrating`, `_matching`,
+`_domains` and `_following`. `Client` runs them to their end, `AsyncClient` returns what is awaited.
 """
 
 import asyncio
 import functools
-import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from types import NoneType
-from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_origin
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import httpx2
 
 from . import _calibrating, _domains, _following, _matching, _scoring
-from ._answers import Job, Match
-from ._call import Call, check_status
-from ._following import Following, Watch, bar
-from ._http import TIMEOUT, request, settings, translated
-from ._matching import Download, Lines, Matching
-from ._retries import Retries, Tries
-from .errors import IsosimError
+from ._call import Answered, Streamed
+from ._http import TIMEOUT, settings
+from ._retries import Retries
+from ._sending import Blocking, Sender, Suspending, each, finished
 
 P = ParamSpec("P")
-S = TypeVar("S")  # a client
-B = TypeVar("B")  # what a builder makes: a Call or a Watch
-T = TypeVar("T")  # what the method returns
+T = TypeVar("T")
 PATIENT = Retries()
 
 
-def method(build: Callable[P, B], run: Callable[[S, B], T]) -> Callable[Concatenate[S, P], T]:
-    """A method that passes its arguments to `build`, and runs what `build` makes of them."""
+class Method(Generic[P, T]):
+    """A method of both clients that has one result."""
 
-    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(self, build(*args, **kwargs))
+    def __init__(self, build: Callable[P, Answered[T]]) -> None:
+        self.build = build
 
-    describe(call, build, run)
+    @overload
+    def __get__(self, client: None, owner: type) -> Callable[P, Answered[T]]: ...
+    @overload
+    def __get__(self, client: "Client", owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: "AsyncClient", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        return self.build if client is None else bound(self.build, client._answer)
+
+
+class StreamMethod(Generic[P, T]):
+    """A method of both clients that yields results."""
+
+    def __init__(self, build: Callable[P, Streamed[T]]) -> None:
+        self.build = build
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Callable[P, Streamed[T]]: ...
+    @overload
+    def __get__(self, client: "Client", owner: type) -> Callable[P, Iterator[T]]: ...
+    @overload
+    def __get__(self, client: "AsyncClient", owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        return self.build if client is None else bound(self.build, client._stream)
+
+
+def bound(build: Callable[..., Any], run: Callable[[Any], Any]) -> Callable[..., Any]:
+    @functools.wraps(build)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return run(build(*args, **kwargs))
+
     return call
 
 
-def coroutine_method(
-    build: Callable[P, B], run: Callable[[S, B], Awaitable[T]]
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """As `method`, for a `run` that is awaited."""
+class Methods:
+    """The methods of both clients."""
 
-    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await run(self, build(*args, **kwargs))
+    similarity = Method(_scoring.similarity)
+    embed = Method(_scoring.embed)
+    rerank = Method(_scoring.rerank)
+    ready = Method(_scoring.ready)
 
-    describe(call, build, run)
-    return call
+    calibrate = Method(_calibrating.calibrate)
+    add_labels = Method(_calibrating.add_labels)
+    job = Method(_calibrating.job)
+    jobs = Method(_calibrating.jobs)
+    cancel = Method(_calibrating.cancel)
+    events = StreamMethod(_following.events)
+    wait = Method(_following.wait)
+
+    match = StreamMethod(_following.match)
+    start_match = Method(_matching.start_match)
+    wait_match = Method(_following.wait_match)
+    matches = Method(_matching.matches)
+    match_state = Method(_matching.match_state)
+    result = StreamMethod(_matching.result)
+    pairs_to_judge = Method(_matching.pairs_to_judge)
+    judge = Method(_matching.judge)
+    delete_match = Method(_matching.delete_match)
+    check_searches = Method(_matching.check_searches)
+
+    domains = Method(_domains.domains)
+    domain = Method(_domains.domain)
+    version = Method(_domains.version)
+    threshold = Method(_domains.threshold)
+    thresholds = Method(_domains.thresholds)
+    save_threshold = Method(_domains.save_threshold)
+    delete_threshold = Method(_domains.delete_threshold)
+    promote = Method(_domains.promote)
+    rollback = Method(_domains.rollback)
+    delete_domain = Method(_domains.delete_domain)
+    delete_version = Method(_domains.delete_version)
 
 
-def describe(call: Callable[..., Any], build: Callable[..., Any], run: Callable[..., Any]) -> None:
-    """Gives a method the name, signature and docstring of its builder, as `help` and `inspect` show them."""
-    functools.update_wrapper(call, build)
-    client = run.__qualname__.rpartition(".")[0]
-    call.__module__, call.__qualname__ = __name__, f"{client}.{build.__name__}"
-    if client == "AsyncClient":  # the examples in the docstrings do not await
-        call.__doc__ = (inspect.getdoc(build) or "").partition("\n\nExample:\n")[0]
-    given = inspect.signature(build)
-    answer = run.__annotations__["return"]
-    if get_origin(given.return_annotation) is Call:
-        (kind,) = get_args(given.return_annotation)
-        answer = None if kind is NoneType else kind
-    call.__annotations__ = build.__annotations__ | {"return": answer}
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    vars(call)["__signature__"] = inspect.Signature([own, *given.parameters.values()], return_annotation=answer)
-
-
-class Client:
+class Client(Methods):
     """A client with a connection pool to one isosim server; thread-safe. Close it, or use it in a `with` statement.
 
     Args:
@@ -84,11 +116,6 @@ class Client:
 
     If a request fails, the method raises an IsosimError; `help(isosim_client.errors)` lists its subclasses. If the
     failure may be temporary, the method first retries the request.
-
-    Example:
-        >>> from isosim_client import Client
-        >>> with Client("http://127.0.0.1:8000") as client:
-        ...     scores = client.similarity([("Printer is jammed.", "Cannot log in.")], domain="tickets")
     """
 
     def __init__(
@@ -101,8 +128,8 @@ class Client:
         transport: httpx2.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._timeout, self._retries, self._sleep = timeout, retries, sleep
         self._http = httpx2.Client(**settings(base_url, api_key, transport, httpx2.BaseTransport))
+        self._sender = Sender(Blocking(self._http, sleep), timeout, retries)
 
     def __enter__(self) -> "Client":
         return self
@@ -117,141 +144,21 @@ class Client:
         """Closes the connections. A closed client cannot be used again."""
         self._http.close()
 
-    def _send(self, call: Call[T]) -> T:
-        tries = Tries(self._retries)
-        while True:
-            try:
-                content = None if call.upload is None else call.upload.chunks()
-                with translated():
-                    response = self._http.send(request(self._http, call, tries.timeout(self._timeout), content))
-                answer = call.read(response.status_code, response.headers, response.content)
-            except IsosimError as error:
-                pause = tries.pause_after(error, call.repeatable())
-                if pause is not None:
-                    self._sleep(pause)
-                    continue
-                if call.rescue is None:
-                    raise
-                answer = call.rescue(error)
-            if call.then is None:
-                return answer
-            call = call.then(answer)
+    def _answer(self, requests: Answered[T]) -> T:
+        return finished(requests(self._sender))
 
-    def _events(self, watch: Watch) -> Iterator[Job]:
-        return self._states(Following(watch, self._retries))
-
-    def _wait(self, watch: Watch) -> Job:
-        following = Following(watch, self._retries)
-        with bar(watch.progress) as show:
-            for state in self._states(following):
-                show(state)
-        found: Job = following.outcome()
-        return found
-
-    def _wait_match(self, watch: Watch) -> Match:
-        with bar(watch.progress) as show:
-            following = Following(watch, self._retries)
-            for state in self._states(following):
-                show(state)
-        found: Match = following.outcome()
-        return found
-
-    def _pieces(self, download: Download) -> Iterator[bytes]:
-        with self._open(download.call, self._timeout) as chunks:
-            yield from chunks
-
-    def _match(self, matching: Matching) -> Iterator[dict[str, Any]]:
-        started = self._send(matching.start)
-        self._wait_match(_following.wait_match(started))
-        lines = Lines()
-        for piece in self._pieces(_matching.result(started, **matching.view)):
-            yield from lines.feed(piece)
-
-    def _states(self, following: Following) -> Iterator[Any]:
-        while not following.ended:
-            failure = None
-            try:
-                with self._open(following.connect(), following.seconds_of_silence()) as chunks:
-                    for chunk in chunks:
-                        yield from following.feed(chunk)
-            except IsosimError as error:
-                failure = error
-            if not following.ended:
-                self._sleep(following.pause(failure))
-
-    @contextmanager
-    def _open(self, call: Call[Any], timeout: float) -> Iterator[Iterator[bytes]]:
-        with translated():
-            response = self._http.send(request(self._http, call, timeout, None), stream=True)
-            try:
-                if response.status_code != 200:
-                    check_status(response.status_code, response.headers, response.read())
-                yield response.iter_bytes()
-            finally:
-                response.close()
-
-    similarity = method(_scoring.similarity, _send)
-    embed = method(_scoring.embed, _send)
-    rerank = method(_scoring.rerank, _send)
-    ready = method(_scoring.ready, _send)
-
-    calibrate = method(_calibrating.calibrate, _send)
-    add_labels = method(_calibrating.add_labels, _send)
-    job = method(_calibrating.job, _send)
-    jobs = method(_calibrating.jobs, _send)
-    cancel = method(_calibrating.cancel, _send)
-    events = method(_following.events, _events)
-    wait = method(_following.wait, _wait)
-
-    match = method(_matching.match, _match)
-    start_match = method(_matching.start_match, _send)
-    wait_match = method(_following.wait_match, _wait_match)
-    matches = method(_matching.matches, _send)
-    match_state = method(_matching.match_state, _send)
-    result = method(_matching.result, _pieces)
-    pairs_to_judge = method(_matching.pairs_to_judge, _send)
-    judge = method(_matching.judge, _send)
-    delete_match = method(_matching.delete_match, _send)
-    check_searches = method(_matching.check_searches, _send)
-
-    domains = method(_domains.domains, _send)
-    domain = method(_domains.domain, _send)
-    version = method(_domains.version, _send)
-    threshold = method(_domains.threshold, _send)
-    thresholds = method(_domains.thresholds, _send)
-    save_threshold = method(_domains.save_threshold, _send)
-    delete_threshold = method(_domains.delete_threshold, _send)
-    promote = method(_domains.promote, _send)
-    rollback = method(_domains.rollback, _send)
-    delete_domain = method(_domains.delete_domain, _send)
-    delete_version = method(_domains.delete_version, _send)
+    def _stream(self, requests: Streamed[T]) -> Iterator[T]:
+        return each(requests(self._sender))
 
 
-class AsyncClient:
+class AsyncClient(Methods):
     """`Client` for asyncio, with the same methods and arguments. Use it in an `async with` statement.
 
-    Await each method, but iterate over `events` with `async for`. `Client` describes the arguments of the constructor,
-    and has examples of the methods.
+    Await each method, but iterate over `events` with `async for`. `Client` describes the arguments of the constructor.
 
     Args:
         transport: an asynchronous httpx2 transport.
         sleep: coroutine function that waits between attempts; tests replace it.
-
-    Example:
-        >>> import asyncio
-        >>> from isosim_client import AsyncClient
-        >>> async def calibrate(texts):
-        ...     async with AsyncClient("http://127.0.0.1:8000") as client:
-        ...         job = await client.calibrate(texts, domain="tickets")
-        ...         async for state in client.events(job):
-        ...             print(state.status, state.progress)
-        ...         return await client.threshold("tickets", fmr=0.01)
-        >>> with open("tickets.txt") as texts:
-        ...     advice = asyncio.run(calibrate(texts))
-        running 0.6
-        succeeded 1.0
-        >>> advice.similarity
-        0.412
     """
 
     def __init__(
@@ -264,8 +171,8 @@ class AsyncClient:
         transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._timeout, self._retries, self._sleep = timeout, retries, sleep
         self._http = httpx2.AsyncClient(**settings(base_url, api_key, transport, httpx2.AsyncBaseTransport))
+        self._sender = Sender(Suspending(self._http, sleep), timeout, retries)
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -280,120 +187,8 @@ class AsyncClient:
         """Closes the connections. A closed client cannot be used again."""
         await self._http.aclose()
 
-    async def _send(self, call: Call[T]) -> T:
-        tries = Tries(self._retries)
-        while True:
-            try:
-                content = None if call.upload is None else beside_the_loop(call.upload.chunks())
-                with translated():
-                    response = await self._http.send(request(self._http, call, tries.timeout(self._timeout), content))
-                answer = call.read(response.status_code, response.headers, response.content)
-            except IsosimError as error:
-                pause = tries.pause_after(error, call.repeatable())
-                if pause is not None:
-                    await self._sleep(pause)
-                    continue
-                if call.rescue is None:
-                    raise
-                answer = call.rescue(error)
-            if call.then is None:
-                return answer
-            call = call.then(answer)
+    def _answer(self, requests: Answered[T]) -> Coroutine[Any, Any, T]:
+        return requests(self._sender)
 
-    def _events(self, watch: Watch) -> AsyncIterator[Job]:
-        return self._states(Following(watch, self._retries))
-
-    async def _wait(self, watch: Watch) -> Job:
-        following = Following(watch, self._retries)
-        with bar(watch.progress) as show:
-            async for state in self._states(following):
-                show(state)
-        found: Job = following.outcome()
-        return found
-
-    async def _wait_match(self, watch: Watch) -> Match:
-        following = Following(watch, self._retries)
-        with bar(watch.progress) as show:
-            async for state in self._states(following):
-                show(state)
-        found: Match = following.outcome()
-        return found
-
-    async def _pieces(self, download: Download) -> AsyncIterator[bytes]:
-        async with self._open(download.call, self._timeout) as chunks:
-            async for chunk in chunks:
-                yield chunk
-
-    async def _match(self, matching: Matching) -> AsyncIterator[dict[str, Any]]:
-        started = await self._send(matching.start)
-        await self._wait_match(_following.wait_match(started))
-        lines = Lines()
-        async for piece in self._pieces(_matching.result(started, **matching.view)):
-            for pair in lines.feed(piece):
-                yield pair
-
-    async def _states(self, following: Following) -> AsyncIterator[Any]:
-        while not following.ended:
-            failure = None
-            try:
-                async with self._open(following.connect(), following.seconds_of_silence()) as chunks:
-                    async for chunk in chunks:
-                        for state in following.feed(chunk):
-                            yield state
-            except IsosimError as error:
-                failure = error
-            if not following.ended:
-                await self._sleep(following.pause(failure))
-
-    @asynccontextmanager
-    async def _open(self, call: Call[Any], timeout: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        with translated():
-            response = await self._http.send(request(self._http, call, timeout, None), stream=True)
-            try:
-                if response.status_code != 200:
-                    check_status(response.status_code, response.headers, await response.aread())
-                yield response.aiter_bytes()
-            finally:
-                await response.aclose()
-
-    similarity = coroutine_method(_scoring.similarity, _send)
-    embed = coroutine_method(_scoring.embed, _send)
-    rerank = coroutine_method(_scoring.rerank, _send)
-    ready = coroutine_method(_scoring.ready, _send)
-
-    calibrate = coroutine_method(_calibrating.calibrate, _send)
-    add_labels = coroutine_method(_calibrating.add_labels, _send)
-    job = coroutine_method(_calibrating.job, _send)
-    jobs = coroutine_method(_calibrating.jobs, _send)
-    cancel = coroutine_method(_calibrating.cancel, _send)
-    events = method(_following.events, _events)
-    wait = coroutine_method(_following.wait, _wait)
-
-    match = method(_matching.match, _match)
-    start_match = coroutine_method(_matching.start_match, _send)
-    wait_match = coroutine_method(_following.wait_match, _wait_match)
-    matches = coroutine_method(_matching.matches, _send)
-    match_state = coroutine_method(_matching.match_state, _send)
-    result = method(_matching.result, _pieces)
-    pairs_to_judge = coroutine_method(_matching.pairs_to_judge, _send)
-    judge = coroutine_method(_matching.judge, _send)
-    delete_match = coroutine_method(_matching.delete_match, _send)
-    check_searches = coroutine_method(_matching.check_searches, _send)
-
-    domains = coroutine_method(_domains.domains, _send)
-    domain = coroutine_method(_domains.domain, _send)
-    version = coroutine_method(_domains.version, _send)
-    threshold = coroutine_method(_domains.threshold, _send)
-    thresholds = coroutine_method(_domains.thresholds, _send)
-    save_threshold = coroutine_method(_domains.save_threshold, _send)
-    delete_threshold = coroutine_method(_domains.delete_threshold, _send)
-    promote = coroutine_method(_domains.promote, _send)
-    rollback = coroutine_method(_domains.rollback, _send)
-    delete_domain = coroutine_method(_domains.delete_domain, _send)
-    delete_version = coroutine_method(_domains.delete_version, _send)
-
-
-async def beside_the_loop(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields chunks. Each chunk is made in a thread, because a slow file or iterable would block the event loop."""
-    while chunk := await asyncio.to_thread(next, chunks, b""):
-        yield chunk
+    def _stream(self, requests: Streamed[T]) -> AsyncGenerator[T, None]:
+        return requests(self._sender)

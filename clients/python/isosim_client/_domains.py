@@ -3,15 +3,21 @@
 The arguments are documented at the methods of `Client`.
 """
 
+from __future__ import annotations
+
+import contextlib
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ._answers import Domain, Domains, SavedTarget, Threshold, Thresholds, Version
-from ._call import Call, answer, given, many, nothing, segment
+from ._call import Answered, Call, answer, given, many, nothing, segment
 from ._reading import read
 from ._retries import Repeat
 from ._scoring import Space, Unit
-from .errors import Forbidden, IsosimError
+from .errors import Forbidden
+
+if TYPE_CHECKING:
+    from ._sending import Sender
 
 T = TypeVar("T")
 
@@ -22,10 +28,6 @@ def domains(*, after: str = "", contains: str = "") -> Call[tuple[Domain, ...]]:
     Args:
         after: returns only domains whose names sort after this name. For the next page, give the last name.
         contains: returns only domains whose names contain this text.
-
-    Example:
-        >>> [(domain.domain, domain.champion) for domain in client.domains()]
-        [('default', 1), ('tickets', 3)]
     """
     query = given(after=after or None, contains=contains or None)
     return Call(method="GET", path="domains", query=query, parse=lambda value: read(Domains, value).domains)
@@ -36,11 +38,6 @@ def domain(name: str) -> Call[Domain]:
 
     Raises:
         NotFound: no such domain.
-
-    Example:
-        >>> tickets = client.domain("tickets")
-        >>> tickets.champion, tickets.previous, [version.version for version in tickets.versions]
-        (3, 2, [1, 2, 3])
     """
     return Call(method="GET", path=f"domains/{segment(name)}", parse=answer(Domain))
 
@@ -50,11 +47,6 @@ def version(domain: str, version: int) -> Call[Version]:
 
     Raises:
         NotFound: no such version.
-
-    Example:
-        >>> version = client.version("tickets", 3)
-        >>> version.method, version.sentences
-        ('soft-whitening', 5000)
     """
     return Call(method="GET", path=path_of(domain, version), parse=answer(Version))
 
@@ -90,11 +82,6 @@ def threshold(
         InvalidInput: no target, several targets, or a target that is out of range. NotFound: no such domain.
         Conflict: the version has no random pairs (needed for `fmr`), no labels (for `precision`), or no counts of
             false hits (for `false_hit_rate`). Versions of earlier releases have no counts of false hits.
-
-    Example:
-        >>> advice = client.threshold("tickets", fmr=0.01)
-        >>> advice.similarity, advice.interval
-        (0.412, (0.405, 0.419))
     """
     query = given(fmr=fmr, precision=precision, false_hit_rate=false_hit_rate, gallery=gallery, space=space, unit=unit)
     path = f"domains/{segment(domain)}/threshold"
@@ -106,11 +93,6 @@ def thresholds(domain: str) -> Call[Thresholds]:
 
     Raises:
         NotFound: no such domain.
-
-    Example:
-        >>> saved = client.thresholds("tickets")
-        >>> [(one.name, one.target, one.similarity) for one in saved.thresholds]
-        [('duplicates', {'fmr': 0.01}, 0.412)]
     """
     return Call(method="GET", path=f"domains/{segment(domain)}/thresholds", parse=answer(Thresholds))
 
@@ -144,13 +126,6 @@ def save_threshold(
         InvalidInput: no target, several targets, or a target that is out of range.
         NotFound: no such domain, or the domain has no version.
         Conflict: the domain has changed since `seen`.
-
-    Example:
-        >>> client.save_threshold("tickets", "duplicates", fmr=0.01).target
-        {'fmr': 0.01}
-        >>> pairs = [("Printer is jammed.", "Paper is stuck."), ("Printer is jammed.", "Cannot log in.")]
-        >>> client.similarity(pairs, domain="tickets", threshold="duplicates").match
-        (True, False)
     """
     body = given(fmr=fmr, precision=precision, false_hit_rate=false_hit_rate, gallery=gallery) | seen_revision(seen)
     return Call(method="PUT", path=threshold_path(domain, name), body=body, parse=answer(SavedTarget))
@@ -166,9 +141,6 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
 
     Raises:
         NotFound: no such domain or threshold. Conflict: the domain has changed since `seen`.
-
-    Example:
-        >>> client.delete_threshold("tickets", "duplicates")
     """
     start = seen_revision(seen)
     return Call(
@@ -189,7 +161,7 @@ def seen_revision(seen: Domain | None) -> dict[str, int]:
     return {} if seen is None or seen.revision is None else {"revision": seen.revision}
 
 
-def promote(domain: str, version: int, *, without: Iterable[str] = (), seen: Domain | None = None) -> Call[Domain]:
+def promote(domain: str, version: int, *, without: Iterable[str] = (), seen: Domain | None = None) -> Answered[Domain]:
     """Makes a version the champion. All servers that share the store use the version within two seconds.
 
     Args:
@@ -205,11 +177,6 @@ def promote(domain: str, version: int, *, without: Iterable[str] = (), seen: Dom
         Conflict: the domain has changed since `seen`, the version belongs to another encoder, or it makes saved
             thresholds unreachable that `without` does not name.
         Unavailable: the version's files do not match their manifest.
-
-    Example:
-        >>> tickets = client.domain("tickets")
-        >>> client.promote("tickets", 2, seen=tickets).champion
-        2
     """
     path = f"domains/{segment(domain)}/champion"
     body = {"version": version, **named(without)}
@@ -225,7 +192,7 @@ def named(without: Iterable[str]) -> dict[str, list[str]]:
     return {"without": names} if names else {}
 
 
-def rollback(domain: str, *, without: Iterable[str] = (), seen: Domain | None = None) -> Call[Domain]:
+def rollback(domain: str, *, without: Iterable[str] = (), seen: Domain | None = None) -> Answered[Domain]:
     """Swaps the champion and the previous version. They are swapped only once if the client retries the request.
 
     Args:
@@ -235,10 +202,6 @@ def rollback(domain: str, *, without: Iterable[str] = (), seen: Domain | None = 
 
     Raises:
         NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
-
-    Example:
-        >>> client.rollback("tickets").champion
-        2
     """
     path = f"domains/{segment(domain)}/rollback"
     body = named(without)
@@ -259,14 +222,11 @@ def delete_domain(domain: str) -> Call[None]:
 
     Raises:
         NotFound: there never was such a domain. Conflict: the domain is `default`, which cannot be deleted.
-
-    Example:
-        >>> client.delete_domain("tickets")
     """
     return Call(method="DELETE", path=f"domains/{segment(domain)}", parse=nothing)
 
 
-def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> Call[None]:
+def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> Answered[None]:
     """Deletes a version permanently. Its number is not used again. A second deletion raises no error.
 
     Args:
@@ -277,9 +237,6 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
     Raises:
         NotFound: there never was such a version.
         Conflict: the version is champion or previous, or the domain has changed since `seen`.
-
-    Example:
-        >>> client.delete_version("tickets", 1)
     """
     path = path_of(domain, version)
     return starting_from(
@@ -289,30 +246,23 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
     )
 
 
-def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Call[T]:
-    """A call that changes a domain only if it still has the revision of `seen`. If `seen` is None, the client first
-    reads the domain.
+def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Answered[T]:
+    """Changes a domain only if it still has the revision of `seen`. If `seen` is None, first reads the domain.
 
     Args:
         change: makes the call from a dictionary with the expected `revision`. The dictionary is empty if the API key
             may not read the domain.
     """
-    if seen is None:
-        look: Callable[[Any], Any] = answer(Domain)
+    look: Call[Domain] = Call(method="GET", path=f"domains/{segment(domain)}", parse=answer(Domain))
 
-        def unread(error: IsosimError) -> Any:
-            if not isinstance(error, Forbidden):
-                raise error
-            return Domain(domain=domain)
+    async def run(sender: Sender) -> T:
+        found = seen
+        if found is None:
+            with contextlib.suppress(Forbidden):
+                found = await look(sender)
+        return await change(seen_revision(found))(sender)
 
-        return Call(
-            method="GET",
-            path=f"domains/{segment(domain)}",
-            parse=look,
-            rescue=unread,
-            then=lambda found: starting_from(found, domain, change),
-        )
-    return change(seen_revision(seen))
+    return run
 
 
 def repeatability(start: dict[str, int]) -> Repeat:

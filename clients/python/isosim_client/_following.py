@@ -1,18 +1,25 @@
-"""Follows a job's server-sent events, over several connections if necessary; shows its progress on a terminal."""
+"""Follows a job by its server-sent events, until it ends."""
+
+from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import _calibrating, _matching
 from ._answers import Job, Match
-from ._call import Call
+from ._call import Answered, Call, Streamed
 from ._reading import read
-from ._retries import Repeat, Retries, Tries
+from ._retries import Repeat, Tries
+from ._upload import Source
 from .errors import ConnectionLost, IsosimError, TimedOut, UnexpectedAnswer, WaitTimeout, job_error
+
+if TYPE_CHECKING:
+    from ._sending import Sender
+
+S = TypeVar("S", Job, Match)
 
 SILENCE = 30.0  # seconds without data; then the client reconnects, because the connection may be dead
 AGAIN = 1.0  # seconds before the client reconnects, if the stream ends before the job
@@ -43,16 +50,72 @@ class Events:
 
 
 @dataclass(frozen=True)
-class Watch:
-    """The job to follow, and how: `timeout` in seconds or None, `progress` for a bar on the terminal."""
+class Watch(Generic[S]):
+    """Yields a job's state now and after each change, until it ends, over several connections if necessary."""
 
-    call: Call[Any]  # asks for the job's state
-    timeout: float | None
-    progress: bool | Callable[[Any], object] = False
-    kind: type[Job | Match] = Job
+    call: Call[S]  # asks for the job's state
+    kind: type[S]
+    timeout: float | None  # seconds; None: without limit
+
+    async def __call__(self, sender: Sender) -> AsyncGenerator[S, None]:
+        """Raises WaitTimeout if the time is up; otherwise an error only if no retries are left."""
+        events = replace(self.call, path=f"{self.call.path}/events", headers={"accept": "text/event-stream"})
+        clock = sender.retries.clock
+        deadline = float("inf") if self.timeout is None else clock() + self.timeout
+        tries, last = Tries(sender.retries), None
+
+        def too_late() -> WaitTimeout:
+            state = "its state is unknown" if last is None else f"it is {last.status}"
+            return WaitTimeout(f"the time limit of the wait is over, but the job goes on; {state}", last)
+
+        while True:
+            failure, heard, parser = None, False, Events()
+            try:
+                async with sender.open(events, max(min(SILENCE, deadline - clock()), 0.001)) as chunks:
+                    async for chunk in chunks:
+                        for value in parser.feed(chunk):
+                            state, heard = read(self.kind, value), True
+                            if state != last:
+                                last = state
+                                yield state
+                            if state.ended:
+                                return
+                        if clock() >= deadline:
+                            break
+            except IsosimError as error:
+                failure = error
+            if heard:
+                tries = Tries(sender.retries)
+            pause: float | None = AGAIN
+            if heard and isinstance(failure, TimedOut):
+                pause = 0.0  # reconnects at once after SILENCE, and does not count this as a retry
+            elif clock() < deadline and (failure is not None or not heard):
+                failure = failure or ConnectionLost("the event stream ended before the job did")
+                pause = tries.pause_after(failure, Repeat.SAFE)
+                if pause is None:
+                    raise failure
+            if clock() + (pause or 0.0) >= deadline:
+                raise too_late() from failure
+            await sender.sleep(pause or 0.0)
 
 
-def events(job: Job | str, *, timeout: float | None = None) -> Watch:
+def ended(watch: Watch[S], progress: Callable[[S], object] | None) -> Answered[S]:
+    """Waits for the end of a job. Raises JobError if it ends without success."""
+
+    async def run(sender: Sender) -> S:
+        last: Any = None
+        async for last in watch(sender):
+            if progress is not None:
+                progress(last)
+        if not last.succeeded:
+            raise job_error(last)
+        found: S = last
+        return found
+
+    return run
+
+
+def events(job: Job | str, *, timeout: float | None = None) -> Streamed[Job]:
     """Yields a job's state now and after each change, until the job ends. Reconnects if the connection is lost.
 
     Args:
@@ -61,25 +124,20 @@ def events(job: Job | str, *, timeout: float | None = None) -> Watch:
 
     Raises:
         NotFound: no such job. WaitTimeout: the time is up; the job continues.
-
-    Example:
-        >>> newest = client.jobs()[0]
-        >>> for job in client.events(newest):
-        ...     print(job.status, job.progress)
-        running 0.6
-        succeeded 1.0
     """
-    return Watch(_calibrating.job(job), timeout)
+    return Watch(_calibrating.job(job), Job, timeout)
 
 
-def wait(job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Watch:
-    """Waits until a job has ended. Shows a progress bar on a terminal if `isosim-client[progress]` is installed.
+def wait(
+    job: Job | str, *, progress: Callable[[Job], object] | None = None, timeout: float | None = None
+) -> Answered[Job]:
+    """Waits until a job has ended.
 
     The job continues if the program stops waiting, for example after Ctrl-C or the cancellation of an asyncio task.
 
     Args:
         job: the job or its id.
-        progress: whether to show the bar.
+        progress: called with each new state, for example to show `stage` and `progress`.
         timeout: maximum number of seconds to wait; None waits without limit.
 
     Returns:
@@ -88,137 +146,66 @@ def wait(job: Job | str, *, progress: bool = True, timeout: float | None = None)
     Raises:
         JobFailed, JobCancelled: the job ended without success. `error.job` is its last state.
         WaitTimeout: the time is up; the job continues. NotFound: no such job.
-
-    Example:
-        >>> newest = client.jobs()[0]
-        >>> done = client.wait(newest)
-        >>> done.version, done.promoted
-        (3, True)
     """
-    return Watch(_calibrating.job(job), timeout, progress)
+    return ended(Watch(_calibrating.job(job), Job, timeout), progress)
 
 
 def wait_match(
-    match: Match | str, *, progress: bool | Callable[[Match], object] = True, timeout: float | None = None
-) -> Watch:
-    """Waits until a match has ended, as `wait` does for a calibration. `progress` may be a function of the state.
+    match: Match | str, *, progress: Callable[[Match], object] | None = None, timeout: float | None = None
+) -> Answered[Match]:
+    """Waits until a match has ended, as `wait` does for a calibration.
 
     Returns:
         The match that has succeeded.
 
     Raises:
         JobFailed, JobCancelled, WaitTimeout, NotFound: as `wait` does.
-
-    Example:
-        >>> newest = client.matches()[0]
-        >>> client.wait_match(newest).candidates
-        15211
     """
-    return Watch(_matching.match_state(match), timeout, progress, Match)
+    return ended(Watch(_matching.match_state(match), Match, timeout), progress)
 
 
-class Following:
-    """Follows one job until it ends or the watch's `timeout` has passed. The time begins now."""
+def match(
+    a: Source,
+    b: Source | None = None,
+    *,
+    domain: str | None = None,
+    column: str | int | None = None,
+    column_b: str | int | None = None,
+    form: str = "pairs",
+    at_most: int | None = None,
+    fmr: float | None = None,
+    false_hit_rate: float | None = None,
+    similarity: float | None = None,
+) -> Streamed[dict[str, Any]]:
+    """Yields the pairs of texts that mean the same, best first: in one file, or between two.
 
-    def __init__(self, watch: Watch, retries: Retries) -> None:
-        self.last: Job | Match | None = None
-        self._call, self._kind = watch.call, watch.kind
-        self._retries, self._tries = retries, Tries(retries)
-        self._deadline = None if watch.timeout is None else retries.clock() + watch.timeout
-        self._events, self._heard = Events(), False
+    Starts a match, waits until it has succeeded, and reads its pairs: those that reach the target, or as many as there
+    are texts. The match stays on the server for a day; `start_match`, `judge` and `result` use it again.
 
-    @property
-    def ended(self) -> bool:
-        return self.last is not None and self.last.ended
+    Args:
+        a, b, domain, column, column_b: as for `start_match`. form, at_most: as for `result`.
+        fmr, false_hit_rate, similarity: as for `match_state`.
 
-    def connect(self) -> Call[Any]:
-        """The request that opens the next connection."""
-        self._events, self._heard = Events(), False
-        return replace(self._call, path=f"{self._call.path}/events", headers={"accept": "text/event-stream"})
+    Yields:
+        Dictionaries with row_a, row_b, text_a, text_b, similarity, percentile, probability, label and the other
+            columns.
 
-    def seconds_of_silence(self) -> float:
-        """Maximum number of seconds without data before the client reconnects."""
-        return SILENCE if self._deadline is None else max(min(SILENCE, self._left()), 0.001)
+    Raises:
+        JobFailed, JobCancelled: the match ended without a result. Otherwise as `start_match` and `match_state`.
+    """
+    start = _matching.start_match(a, b, domain=domain, column=column, column_b=column_b)
 
-    def _left(self) -> float:
-        return float("inf") if self._deadline is None else self._deadline - self._retries.clock()
-
-    def feed(self, chunk: bytes) -> Iterator[Any]:
-        """Yields the job's states in a chunk of the stream. Skips a state that equals the last state.
-
-        Raises:
-            WaitTimeout: the time is up.
-        """
-        for value in self._events.feed(chunk):
-            state = read(self._kind, value)
-            self._heard = True
-            if state != self.last:
-                self.last = state
-                yield state
-        if not self.ended and self._left() <= 0:
-            raise self._too_late()
-
-    def pause(self, error: IsosimError | None) -> float:
-        """Seconds to wait before the next connection, after an error or an early end of the stream.
-
-        Raises:
-            IsosimError: the error, if no retries are left.
-            WaitTimeout: the time is up, or would be up during the pause.
-        """
-        if self._left() <= 0:
-            raise self._too_late() from error
-        if self._heard:
-            self._tries = Tries(self._retries)
-        pause = AGAIN
-        if self._heard and isinstance(error, TimedOut):
-            pause = 0.0  # reconnects at once after SILENCE, and does not count this as a retry
-        elif error is not None or not self._heard:
-            failure = error or ConnectionLost("the event stream ended before the job did")
-            found = self._tries.pause_after(failure, Repeat.SAFE)
-            if found is None:
-                raise failure
-            pause = found
-        if pause >= self._left():
-            raise self._too_late() from error
-        return pause
-
-    def _too_late(self) -> WaitTimeout:
-        state = "its state is unknown" if self.last is None else f"it is {self.last.status}"
-        return WaitTimeout(f"the time limit of the wait is over, but the job goes on; {state}", self.last)
-
-    def outcome(self) -> Any:
-        """The job's last state, if it has succeeded.
-
-        Raises:
-            JobError: the job ended without success.
-            ConnectionLost: no state of the job has arrived.
-        """
-        if self.last is None:
-            raise ConnectionLost("the event stream ended before the job did")
-        if not self.last.succeeded:
-            raise job_error(self.last)
-        return self.last
-
-
-@contextmanager
-def bar(wanted: bool | Callable[[Any], object]) -> Iterator[Callable[[Any], object]]:
-    """Yields a function that shows a job's state as a progress bar on standard error. The function does nothing if
-    `wanted` is False, standard error is not a terminal, or rich is not installed. A function is yielded as it is."""
-    if callable(wanted):
-        yield wanted
-        return
-    if not wanted or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    try:
-        from rich.console import Console  # noqa: PLC0415 - an extra, and slow to import
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-    except ImportError:
-        yield lambda _: None
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("connecting", total=1.0)
-        yield lambda job: progress.update(
-            task, completed=job.progress, description=f"{getattr(job, 'domain', 'match')}: {job.stage}"
+    async def stream(sender: Sender) -> AsyncGenerator[dict[str, Any], None]:
+        started = await start(sender)
+        await wait_match(started)(sender)
+        rest = b""
+        found = _matching.result(
+            started, form=form, at_most=at_most, fmr=fmr, false_hit_rate=false_hit_rate, similarity=similarity
         )
+        async with aclosing(found(sender)) as pieces:
+            async for piece in pieces:
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in filter(None, lines):
+                    yield json.loads(line)
+
+    return stream

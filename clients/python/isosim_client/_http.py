@@ -31,10 +31,6 @@ TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
 }
 
 
-# OpenSSL's names for the error that occurs if the server answers without TLS.
-NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-
-
 @contextmanager
 def translated() -> Iterator[None]:
     """Translates every error of httpx2 into one of this package."""
@@ -43,10 +39,10 @@ def translated() -> Iterator[None]:
     except httpx2.RequestError as error:
         kind, what = next(TABLE[base] for base in type(error).__mro__ if base in TABLE)
         where = address(error)
-        to = "to" if kind is ConnectionFailed else "from"
-        raise kind(
-            f"{what}{f' {to} {where}' if where else ''}{f': {error}' if str(error) else ''}{remedy(error, kind, where)}"
-        ) from error
+        failed = kind is ConnectionFailed
+        remedy = "; is the server running (isosim serve), and is base_url its address?" if failed else ""
+        place = f" {'to' if failed else 'from'} {where}" if where else ""
+        raise kind(f"{what}{place}{f': {error}' if str(error) else ''}{remedy}") from error
 
 
 def address(error: httpx2.RequestError) -> str:
@@ -57,15 +53,6 @@ def address(error: httpx2.RequestError) -> str:
         return ""
     port = f":{url.port}" if url.port is not None else ""
     return f"{url.scheme}://{url.host}{port}"
-
-
-def remedy(error: httpx2.RequestError, kind: type[NoAnswer], where: str) -> str:
-    """Advice for the end of a message about a failed connection. Empty for other errors."""
-    if kind is not ConnectionFailed:
-        return ""
-    if where.startswith("https:") and any(reason in str(error) for reason in NO_TLS):
-        return f"; the server there answers without TLS: is base_url http{where.removeprefix('https')}?"
-    return "; is the server running (isosim serve), and is base_url its address?"
 
 
 def settings(base_url: str, api_key: str | None, transport: object, kind: type) -> dict[str, Any]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from ._answers import Checked, Judged, Match, Matches, PairsToJudge
-from ._call import Call, IdempotencyKey, answer, given, keyed, many, nothing, segment
+from ._call import Call, IdempotencyKey, Streamed, answer, given, keyed, many, nothing, segment
 from ._retries import Repeat
 from ._upload import ANY_FILE, Source, Upload
+
+if TYPE_CHECKING:
+    from ._sending import Sender
 
 
 class Form:
@@ -63,19 +64,13 @@ def start_match(
         idempotency_key: as for `calibrate`.
 
     Returns:
-        The accepted match, which runs in the background; `wait` returns its final state.
+        The accepted match, which runs in the background; `wait_match` returns its final state.
 
     Raises:
         EmptyInput, InvalidInput: no text, too many rows, a table without `column`, or an invalid line.
         TooLarge: more bytes than the server accepts. NotFound: no such version of the domain.
         Unavailable: no worker runs jobs on this server. Overloaded: too many jobs wait, or too many results are kept.
         OSError: a file cannot be read.
-
-    Example:
-        >>> from pathlib import Path
-        >>> match = client.start_match(Path("new.csv"), Path("known.csv"), column="question")
-        >>> match.status
-        'queued'
     """
     parts = {"a": a} if b is None else {"a": a, "b": b}
     words = {"header": header, "force": force or None}
@@ -114,12 +109,6 @@ def match_state(
     Raises:
         NotFound: no such match, or its result was removed. Conflict: a precision is asked for, and too few pairs are
             judged. InvalidInput: no threshold reaches the target, or several targets are given.
-
-    Example:
-        >>> newest = client.matches()[0]
-        >>> answer = client.match_state(newest, similarity=0.9).answer
-        >>> answer.passing, answer.precision
-        (113, 0.91)
     """
     query = given(
         precision=precision, fmr=fmr, false_hit_rate=false_hit_rate, similarity=similarity, threshold=threshold,
@@ -129,22 +118,12 @@ def match_state(
 
 
 def matches() -> Call[tuple[Match, ...]]:
-    """The matches that this API key has posted, newest first.
-
-    Example:
-        >>> [match.status for match in client.matches()]
-        ['succeeded']
-    """
+    """The matches that this API key has posted, newest first."""
     return Call(method="GET", path="matches", parse=lambda value: answer(Matches)(value).matches)
 
 
 def delete_match(match: Match | str) -> Call[None]:
-    """Cancels a match, or removes its texts, pairs and judgements. Raises NotFound, or Conflict if it is publishing.
-
-    Example:
-        >>> newest = client.matches()[0]
-        >>> client.delete_match(newest)
-    """
+    """Cancels a match, or removes its texts, pairs and judgements. Raises NotFound, or Conflict if it is publishing."""
     return Call(method="DELETE", path=path_of(match), parse=nothing, repeat=Repeat.IF_REFUSED)
 
 
@@ -153,12 +132,6 @@ def pairs_to_judge(match: Match | str, count: int = 50, *, precision: float | No
 
     Raises:
         NotFound: no such match. Conflict: it has not succeeded.
-
-    Example:
-        >>> newest = client.matches()[0]
-        >>> for pair in client.pairs_to_judge(newest, 1).pairs:
-        ...     print(pair.pair, pair.a, "|", pair.b)
-        17 The printer is jammed. | Paper stuck in the printer.
     """
     query = given(count=count, precision=precision)
     return Call(method="GET", path=f"{path_of(match)}/label", query=query, parse=answer(PairsToJudge))
@@ -173,11 +146,6 @@ def judge(match: Match | str, labels: Iterable[tuple[int, int | None] | tuple[st
 
     Raises:
         InvalidInput: there is no pair with this number. NotFound: no such match. Conflict: it has not succeeded.
-
-    Example:
-        >>> newest = client.matches()[0]
-        >>> client.judge(newest, [(17, 1), (3, 0)]).judged
-        2
     """
     body = [dict(zip(("pair", "label") if len(one) == 2 else ("a", "b", "label"), one, strict=True))
             for one in many(labels, "labels", "(pair, label)")]  # fmt: skip
@@ -204,25 +172,12 @@ def check_searches(
     Raises:
         EmptyInput, InvalidInput: there are no queries or entries, or too many, or a match is not in the gallery.
         NotFound: no such domain.
-
-    Example:
-        >>> gallery = ["How do I reset my password?", "Where is my invoice?"]
-        >>> checked = client.check_searches([("I lost my password", 0), ("Do you sell shoes?", None)], gallery)
-        >>> checked.queries, checked.with_match
-        (2, 1)
     """
     body = given(
         queries=[{"text": text, "match": match} for text, match in queries], gallery=many(gallery, "gallery"),
         domain=domain, false_hit_rate=false_hit_rate, confidence=confidence,
     )  # fmt: skip
     return Call(method="POST", path="matches/check", body=body, parse=answer(Checked))
-
-
-@dataclass(frozen=True)
-class Download:
-    """A result to be read in pieces."""
-
-    call: Call[Any]
 
 
 def result(
@@ -237,7 +192,7 @@ def result(
     similarity: float | None = None,
     threshold: str | None = None,
     confidence: float | None = None,
-) -> Download:
+) -> Streamed[bytes]:
     """The pairs that reach a target, as a file in pieces of bytes. Without a target, as many as there are texts.
 
     Args:
@@ -248,74 +203,16 @@ def result(
 
     Raises:
         As `match_state` does.
-
-    Example:
-        >>> newest = client.matches()[0]
-        >>> with open("pairs.csv", "wb") as file:
-        ...     file.writelines(client.result(newest, similarity=0.9, format="csv"))
     """
     query = given(
         form=form, format=format, at_most=at_most, precision=precision, fmr=fmr, false_hit_rate=false_hit_rate,
         similarity=similarity, threshold=threshold, confidence=confidence,
     )  # fmt: skip
-    return Download(Call(method="GET", path=f"{path_of(match)}/result", query=query, parse=nothing))
+    call = Call(method="GET", path=f"{path_of(match)}/result", query=query, parse=nothing)
 
+    async def stream(sender: Sender) -> AsyncGenerator[bytes, None]:
+        async with sender.open(call, sender.timeout) as pieces:
+            async for piece in pieces:
+                yield piece
 
-@dataclass(frozen=True)
-class Matching:
-    """A match to be started, waited for and read."""
-
-    start: Call[Match]
-    view: Mapping[str, Any]  # arguments of `result`
-
-
-def match(
-    a: Source,
-    b: Source | None = None,
-    *,
-    domain: str | None = None,
-    column: str | int | None = None,
-    column_b: str | int | None = None,
-    form: str = "pairs",
-    at_most: int | None = None,
-    fmr: float | None = None,
-    false_hit_rate: float | None = None,
-    similarity: float | None = None,
-) -> Matching:
-    """Yields the pairs of texts that mean the same, best first: in one file, or between two.
-
-    Starts a match, waits until it has succeeded, and reads its pairs: those that reach the target, or as many as there
-    are texts. The match stays on the server for a day; `start_match`, `judge` and `result` use it again.
-
-    Args:
-        a, b, domain, column, column_b: as for `start_match`. form, at_most: as for `result`.
-        fmr, false_hit_rate, similarity: as for `match_state`.
-
-    Yields:
-        Dictionaries with row_a, row_b, text_a, text_b, similarity, percentile, probability, label and the other
-            columns.
-
-    Raises:
-        JobFailed, JobCancelled: the match ended without a result. Otherwise as `start_match` and `match_state`.
-
-    Example:
-        >>> texts = ["Printer is jammed.", "I cannot log in.", "Paper stuck in the printer."]
-        >>> for pair in client.match(texts, at_most=1):
-        ...     print(pair["text_a"], "|", pair["text_b"])
-        Printer is jammed. | Paper stuck in the printer.
-    """
-    view = {
-        "form": form, "at_most": at_most, "fmr": fmr, "false_hit_rate": false_hit_rate, "similarity": similarity,
-    }  # fmt: skip
-    return Matching(start_match(a, b, domain=domain, column=column, column_b=column_b), view)
-
-
-class Lines:
-    """Splits pieces of NDJSON into values."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        yield from map(json.loads, filter(None, lines))
+    return stream

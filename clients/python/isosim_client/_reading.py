@@ -7,111 +7,75 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import UnexpectedAnswer
 
 T = TypeVar("T")
-Reader = Callable[[Any], Any]
 
 
-class Misfit(Exception):
-    """A value does not fit its type. `fields` lead to the value."""
-
-    def __init__(self, problem: str, *fields: str) -> None:
-        super().__init__(problem, *fields)
-        self.problem, self.fields = problem, fields
-
-
-def expected(wanted: str, value: object) -> Misfit:
-    return Misfit(f"expected {wanted}, got {value!r:.80}")
-
-
-def read(hint: type[T], value: Any) -> T:
-    """Converts a JSON value to the type `hint`, which is a dataclass or a tuple of dataclasses.
+def read(hint: type[T], value: Any, place: str = "") -> T:
+    """Converts a JSON value to the type `hint`, which is a dataclass or a tuple of dataclasses. `place`: the fields
+    that lead to the value, for messages.
 
     Raises:
         UnexpectedAnswer: the value does not fit; the message names the field.
     """
-    try:
-        kind: Any = hint
-        found: T = reader(kind)(value)
-    except Misfit as misfit:
-        place = f"{'.'.join(misfit.fields)}: " if misfit.fields else ""
-        raise UnexpectedAnswer(f"{place}{misfit.problem}; is this an isosim server?") from None
+    found: T = converted(hint, value, place)
     return found
 
 
-@cache
-def reader(hint: Any) -> Reader:
-    """The function that converts JSON to a type; it is made once for each type."""
+def converted(hint: Any, value: Any, place: str) -> Any:
+    kind: Any = hint
     if hint is Any:
-        return lambda value: value
+        return value
     if dataclasses.is_dataclass(hint):
-        return fields_of(hint)
-    kind, arguments = get_origin(hint), get_args(hint)
-    if kind in (Union, types.UnionType):
-        inner = reader(next(argument for argument in arguments if argument is not type(None)))
-        return lambda value: None if value is None else inner(value)
-    if kind is dict:
-        return mapping(reader(arguments[1]))
-    if kind is tuple:  # of equal entries: of any number, or of as many as are named
-        return entries(reader(arguments[0]), None if arguments[1:] == (...,) else len(arguments))
-    return plain(hint)
-
-
-def plain(kind: Any) -> Reader:
-    accepted = (int, float) if kind is float else kind
-
-    def read_plain(value: Any) -> Any:
-        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-            raise expected(kind.__name__, value)
-        return kind(value)
-
-    return read_plain
-
-
-def entries(inner: Reader, number: int | None) -> Reader:
-    wanted = "a list" if number is None else f"a list of {number}"
-
-    def read_entries(value: Any) -> Any:
-        if not isinstance(value, list) or number not in (None, len(value)):
-            raise expected(wanted, value)
-        return tuple(map(inner, value))
-
-    return read_entries
-
-
-def mapping(inner: Reader) -> Reader:
-    def read_mapping(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise expected("an object", value)
-        return {name: inner(entry) for name, entry in value.items()}
-
-    return read_mapping
-
-
-def fields_of(kind: Any) -> Reader:
-    """The reader of a dataclass. If a field has another name in the JSON, its `metadata["wire"]` is that name."""
-    hints = get_type_hints(kind)
-    known = [
-        (field, field.metadata.get("wire", field.name), reader(hints[field.name])) for field in dataclasses.fields(kind)
-    ]
-
-    def read_fields(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise expected("an object", value)
+        check(isinstance(value, dict), "an object", value, place)
         facts = {}
-        for field, wire, inner in known:
+        for name, wire, inner_hint, needed in fields_of(kind):
+            inner = f"{place}.{wire}" if place else wire
             if wire in value:
-                try:
-                    facts[field.name] = inner(value[wire])
-                except Misfit as misfit:
-                    raise Misfit(misfit.problem, wire, *misfit.fields) from None
-            elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-                raise Misfit("is missing", wire)
+                facts[name] = converted(inner_hint, value[wire], inner)
+            elif needed:
+                raise UnexpectedAnswer(f"{inner}: is missing; is this an isosim server?")
         return kind(**facts)
+    if hint in (int, float, str, bool):
+        accepted = (int, float) if hint is float else hint
+        fits = isinstance(value, accepted) and (hint is bool or not isinstance(value, bool))
+        check(fits, hint.__name__, value, place)
+        return hint(value)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        given = next(argument for argument in arguments if argument is not type(None))
+        return None if value is None else converted(given, value, place)
+    if origin is dict:
+        check(isinstance(value, dict), "an object", value, place)
+        return {name: converted(arguments[1], entry, place) for name, entry in value.items()}
+    # A tuple of equal entries: of any number, or of as many as are named.
+    number = None if arguments[1:] == (...,) else len(arguments)
+    fits = isinstance(value, list) and number in (None, len(value))
+    check(fits, "a list" if number is None else f"a list of {number}", value, place)
+    return tuple([converted(arguments[0], entry, place) for entry in value])
 
-    return read_fields
+
+def check(fits: bool, wanted: str, value: object, place: str) -> None:
+    if not fits:
+        where = f"{place}: " if place else ""
+        raise UnexpectedAnswer(f"{where}expected {wanted}, got {value!r:.80}; is this an isosim server?")
+
+
+@cache
+def fields_of(kind: Any) -> list[tuple[str, str, Any, bool]]:
+    """Name, name in the JSON, type of each field, and whether it has no default. If a field has another name in the
+    JSON, its `metadata["wire"]` is that name."""
+    hints, missing = get_type_hints(kind), dataclasses.MISSING
+    return [
+        (
+            field.name,
+            field.metadata.get("wire", field.name),
+            hints[field.name],
+            field.default is missing and field.default_factory is missing,
+        )
+        for field in dataclasses.fields(kind)
+    ]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random as chance
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from enum import Enum
 
 from .errors import ApiError, ConnectionFailed, ConnectionLost, IsosimError, TimedOut
@@ -34,12 +33,6 @@ class Retries:
     random number is at most 0.5 s before the first retry (`first`). For later retries, the maximum is 1 s, 2 s, 4 s
     and 8 s (`most`). Because of the random number, refused clients do not all return at the same time. The defaults
     are unmeasured.
-
-    Example:
-        >>> from isosim_client import Client, Retries
-        >>> patient = Client("http://127.0.0.1:8000", retries=Retries(times=10, budget=300.0))
-        >>> patient.ready()
-        True
     """
 
     times: int = 5  # retries after the first attempt
@@ -90,22 +83,6 @@ def may_heal(error: IsosimError, repeat: Repeat) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait according to the header `Retry-After` (a number or a date); None if it is missing or invalid."""
-    given = headers.get("retry-after", "").strip()
-    try:
-        seconds = float(given)
-    except ValueError:
-        until = http_date(given)
-        if until is None:
-            return None
-        now = http_date(headers.get("date", "")) or datetime.now(timezone.utc)  # the server's clock, if known
-        seconds = (until - now).total_seconds()
-    return seconds if 0 <= seconds < float("inf") else None
-
-
-def http_date(value: str) -> datetime | None:
-    try:
-        found = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+    """Seconds to wait according to the header `Retry-After`; None if it is missing or no number."""
+    given = headers.get("retry-after", "")
+    return float(given) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", given) else None

@@ -1,12 +1,17 @@
 """Calls that score and embed texts, and the readiness probe. Arguments are documented at the methods of `Client`."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ._answers import Ranked, Similarity
-from ._call import Call, answer, given, many
+from ._call import Answered, Call, answer, given, many
 from ._retries import Repeat
-from .errors import ConnectionFailed, IsosimError, UnexpectedAnswer
+from .errors import ApiError, ConnectionFailed, UnexpectedAnswer
+
+if TYPE_CHECKING:
+    from ._sending import Sender
 
 Space = Literal["calibrated", "raw"]
 Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]
@@ -31,15 +36,6 @@ def similarity(
         EmptyInput, InvalidInput: no pairs, too many pairs, or an empty or too long text.
         NotFound: no such domain, version or threshold. Conflict: the version belongs to another encoder.
         Overloaded: the server was still overloaded after all retries.
-
-    Example:
-        >>> pairs = [
-        ...     ("A man is playing a guitar.", "Someone plays an instrument."),
-        ...     ("A man is playing a guitar.", "Shares fell in London."),
-        ... ]
-        >>> scores = client.similarity(pairs)
-        >>> scores.similarity, scores.percentile
-        ((0.667, -0.034), (0.999, 0.217))
     """
     body = {"pairs": many(pairs, "pairs", "(text, text)"), "domain": domain}
     body |= given(threshold=threshold, detail=detail or None)
@@ -70,11 +66,6 @@ def embed(
 
     Raises:
         EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
-
-    Example:
-        >>> vectors = client.embed(["A man is playing a guitar.", "Shares fell in London."])
-        >>> len(vectors), len(vectors[0])
-        (2, 384)
     """
     body = {
         "inputs": texts if isinstance(texts, str) else list(texts),
@@ -120,28 +111,24 @@ def rerank(
 
     Raises:
         EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
-
-    Example:
-        >>> ranked = client.rerank("playing music", ["Shares fell in London.", "A man is playing a guitar."])
-        >>> [(text.index, text.score) for text in ranked]
-        [(1, 0.998), (0, 0.31)]
     """
     body = {"query": query, "texts": many(texts, "texts"), "domain": domain}
     body |= given(raw_scores=raw_scores, return_text=return_text, gallery=gallery)
     return Call(method="POST", path="rerank", body=body, parse=answer(tuple[Ranked, ...]))
 
 
-def ready() -> Call[bool]:
-    """Whether the server accepts requests now: False while it starts or stops, or if it cannot be reached.
+def ready() -> Answered[bool]:
+    """Whether the server accepts requests now: False while it starts or stops, or if it cannot be reached."""
+    call = Call(method="GET", path="readyz", parse=lambda _: True, repeat=Repeat.NEVER)
 
-    Example:
-        >>> client.ready()
-        True
-    """
-
-    def rescue(error: IsosimError) -> bool:
-        if error.status == 503 or isinstance(error, ConnectionFailed):
+    async def run(sender: Sender) -> bool:
+        try:
+            return await call(sender)
+        except ConnectionFailed:
             return False
-        raise error
+        except ApiError as error:
+            if error.status == 503:
+                return False
+            raise
 
-    return Call(method="GET", path="readyz", parse=lambda _: True, rescue=rescue, repeat=Repeat.NEVER)
+    return run

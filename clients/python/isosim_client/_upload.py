@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ class Upload:
         """Yields the body from its beginning."""
         self._begun = True
         if not isinstance(self._source, Path):
-            yield from gathered(entry(text, f"source[{place}]") for place, text in enumerate(self._source))
+            yield from gathered(map(entry, self._source))
         elif self._unchanged:
             with self._source.open("rb") as file:
                 while chunk := file.read(CHUNK):
@@ -83,43 +82,19 @@ class Upload:
         else:
             with self._source.open(encoding="utf-8-sig", newline="\n") as lines:
                 yield from gathered(entry(line.strip()) for line in lines)
-        labels = enumerate(self._labels)
-        yield from gathered(entry(dict(zip(FIELDS, pair, strict=False)), f"labels[{place}]") for place, pair in labels)
+        yield from gathered(entry(dict(zip(FIELDS, pair, strict=False))) for pair in self._labels)
 
 
-def entry(value: str | bytes | dict[str, str | float], place: str = "") -> bytes:
+def entry(value: str | bytes | dict[str, str | float]) -> bytes:
     """A value as a line of NDJSON. Raises TypeError for bytes, such as a line of a file opened with "rb"."""
     if isinstance(value, bytes):
         raise TypeError("the sentences are bytes; give pathlib.Path(…) for a file, or strings")
-    return as_json(value, place) + b"\n"
+    return as_json(value) + b"\n"
 
 
-def as_json(value: Any, place: str = "") -> bytes:
-    """A value as JSON in UTF-8. `place` names the value in error messages.
-
-    Raises:
-        ValueError: the value contains NaN or infinity (the message says where) or an unpaired surrogate.
-    """
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError as error:
-        raise ValueError(not_finite(value, place) or str(error)) from None
-    return text.encode()
-
-
-def not_finite(value: Any, place: str) -> str:
-    """A message that names the place of the first NaN or infinity in a value; empty if there is none."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return (
-            f"{place} is {value}, which JSON cannot express; a text must be a string, and a number finite. "
-            "An empty cell of a table is nan in pandas: leave out its row (dropna)"
-        )
-    inner: Iterable[tuple[str, Any]] = ()
-    if isinstance(value, Mapping):
-        inner = ((f"{place}.{name}" if place else name, part) for name, part in value.items())
-    elif isinstance(value, list | tuple):
-        inner = ((f"{place}[{number}]", part) for number, part in enumerate(value))
-    return next((found for name, part in inner if (found := not_finite(part, name))), "")
+def as_json(value: Any) -> bytes:
+    """A value as JSON in UTF-8. Raises ValueError for NaN, infinity and unpaired surrogates, which JSON lacks."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def gathered(lines: Iterable[bytes]) -> Iterator[bytes]:

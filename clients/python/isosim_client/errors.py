@@ -29,15 +29,6 @@ IsosimError
 └── WaitTimeout               the time to wait is over; the job continues, and `job` has its last state
 
 Wrong arguments that the client itself detects, such as one string instead of a list, raise TypeError or ValueError.
-
-Example:
-    >>> from isosim_client import Client, NotFound
-    >>> with Client("http://127.0.0.1:8000") as client:
-    ...     try:
-    ...         client.embed("a boat", domain="boats")
-    ...     except NotFound as error:
-    ...         print(error.status, error)
-    404 no domain 'boats'; GET /domains lists the domains
 """
 
 from __future__ import annotations

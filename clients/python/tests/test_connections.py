@@ -104,13 +104,6 @@ def test_a_port_on_which_nothing_listens() -> None:
         assert call() is False
 
 
-def test_an_address_with_https_of_a_server_without_tls() -> None:
-    with listening(says(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as url:
-        for call in both(similarity, url.replace("http:", "https:"), retries=ONCE):
-            with pytest.raises(ConnectionFailed, match=f"answers without TLS: is base_url {url}[?]$"):
-                call()
-
-
 def test_a_request_is_sent_again_on_a_new_connection() -> None:
     whole = says(HEAD + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(ANSWER) + ANSWER)
     for number in range(2):

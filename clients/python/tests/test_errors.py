@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from stubs import SCORES, Step, Stub, response, says
+from stubs import SCORES, Step, Stub, says
 
 from isosim.api.errors import ERROR_TYPES
 from isosim_client import (
@@ -19,7 +19,6 @@ from isosim_client import (
     ConnectionFailed,
     ConnectionLost,
     IncompatibleServer,
-    InvalidInput,
     IsosimError,
     Job,
     JobFailed,
@@ -132,11 +131,11 @@ def test_an_answer_that_does_not_fit_names_the_field() -> None:
 MAJOR, MINOR = map(int, CONTRACT.split("."))
 
 
-@pytest.mark.parametrize(("major", "remedy"), [(MAJOR + 1, "a newer"), (MAJOR - 1, "an older")])
+@pytest.mark.parametrize("major", [MAJOR + 1, MAJOR - 1])
 @pytest.mark.parametrize("status", [200, 404, 503])
-def test_a_server_of_another_contract_is_refused_whatever_it_answers(major: int, remedy: str, status: int) -> None:
+def test_a_server_of_another_contract_is_refused_whatever_it_answers(major: int, status: int) -> None:
     stub = Stub(says(status, SCORES, x_isosim_contract=f"{major}.7"))
-    with pytest.raises(IncompatibleServer, match=rf"contract {major}\.7, .* speaks {re.escape(CONTRACT)}; .*{remedy}"):
+    with pytest.raises(IncompatibleServer, match=rf"contract {major}\.7, .* speaks {re.escape(CONTRACT)}; "):
         stub.client().similarity(PAIRS)
     assert len(stub.requests) == 1  # trying again does not mend it
 
@@ -145,19 +144,6 @@ def test_a_server_of_another_contract_is_refused_whatever_it_answers(major: int,
 def test_answers_with_the_same_major_version_or_none_are_read(stated: str | None) -> None:
     headers = {} if stated is None else {"x_isosim_contract": stated}
     assert Stub(says(200, SCORES, **headers)).client().similarity(PAIRS).similarity == (0.5,)
-
-
-@pytest.mark.parametrize(("minor", "told"), [(MINOR - 1, True), (MINOR, False), (MINOR + 1, False)])
-def test_errors_of_an_older_server_say_that_it_may_not_know_the_request(minor: int, told: bool) -> None:
-    body = {"error": "unknown field: novel", "error_type": "Validation", "request_id": "r1"}
-    error = failure(says(422, body, x_isosim_contract=f"{MAJOR}.{minor}"))
-    assert isinstance(error, InvalidInput)
-    assert str(error).startswith("unknown field: novel")
-    assert (f"the server speaks contract {MAJOR}.{minor}" in str(error)) is told
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
-    assert str(again) == str(error)
-    body = {"error": "full", "error_type": "Overloaded", "request_id": "r1"}
-    assert str(failure(says(429, body, x_isosim_contract=f"{MAJOR}.{minor}"))) == "full"
 
 
 def test_errors_can_be_pickled() -> None:
@@ -199,20 +185,8 @@ def test_a_string_a_path_or_bytes_in_place_of_a_list_of_texts_is_a_type_error(mi
     assert stub.requests == []
 
 
-NAN = float("nan")
-
-
-@pytest.mark.parametrize(
-    ("misuse", "told"),
-    [
-        (lambda client: client.similarity([("a", "b"), ("c", NAN)]), r"pairs\[1\]\[1\] is nan"),
-        (lambda client: client.embed(["a", NAN]), r"inputs\[1\] is nan"),
-        (lambda client: client.calibrate(iter(["a", NAN]), domain="d"), r"source\[1\] is nan"),
-        (lambda client: client.calibrate(["a"], domain="d", labels=[("a", "b", NAN)]), r"labels\[0\]\.label is nan"),
-        (lambda client: client.save_threshold("d", "n", fmr=float("inf")), "fmr is inf"),
-    ],
-)
-def test_the_place_of_a_number_that_is_not_finite_is_named(misuse: Callable[[Client], Any], told: str) -> None:
-    stub = Stub(lambda request: request.read() and response(200, SCORES))
-    with pytest.raises(ValueError, match=f"^{told}, which JSON cannot express; .*dropna"):
-        misuse(stub.client(times=0))
+def test_a_number_that_json_cannot_express_is_refused() -> None:
+    stub = Stub(says(200, SCORES))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        stub.client().similarity([("a", float("nan"))])  # an empty cell of a table, in pandas
+    assert stub.requests == []

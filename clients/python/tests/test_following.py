@@ -1,6 +1,5 @@
 """A job is followed across broken connections until it ends. Its end is the result or an error."""
 
-import sys
 from typing import Any
 
 import httpx2
@@ -142,41 +141,16 @@ def test_states_do_not_prolong_a_wait_but_the_end_counts_even_if_it_is_late() ->
     assert wait(Stub(streams(DONE), takes=2.0), timeout=1.0).version == 2
 
 
-class Terminal:
-    """Standard error of a program."""
-
-    def __init__(self, *, tty: bool) -> None:
-        self.tty, self.written, self.encoding = tty, "", "utf-8"
-
-    def isatty(self) -> bool:
-        return self.tty
-
-    def write(self, text: str) -> int:
-        self.written += text
-        return len(text)
-
-    def flush(self) -> None:
-        pass
+def test_progress_is_told_of_each_state() -> None:
+    told: list[float] = []
+    wait(Stub(streams(RUNNING, DONE)), progress=lambda state: told.append(state.progress))
+    assert told == [0.5, 0.0] * 2  # by both clients
 
 
-@pytest.mark.parametrize(("tty", "progress", "drawn"), [(True, True, True), (False, True, False), (True, False, False)])
-def test_a_bar_is_drawn_only_on_a_terminal(
-    tty: bool, progress: bool, drawn: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = Terminal(tty=tty)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    ended = event(job("succeeded", stage="succeeded [v1]", progress=1.0))
-    Stub(streams(RUNNING, ended)).client().wait("j1", progress=progress)
-    assert ("letters: succeeded [v1]" in terminal.written) is drawn
-    assert ("100%" in terminal.written) is drawn
-
-
-def test_without_rich_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal(tty=True)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setitem(sys.modules, "rich.progress", None)
-    Stub(streams(DONE)).client().wait("j1")
-    assert terminal.written == ""
+def test_a_reader_that_leaves_early_closes_the_stream() -> None:
+    stub = Stub(streams(RUNNING, DONE))
+    with stub.client() as client:
+        for state in client.events("j1"):
+            assert state.status == "running"
+            break
+    assert len(stub.requests) == 1

@@ -82,7 +82,8 @@ def default_server(minilm_store: Path, tmp_path: Path) -> Iterator[Server]:
 def test_the_readme_is_true(default_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tickets.txt").write_text("\n".join(sentences(600)))
-    text = (PACKAGE / "README.md").read_text().replace("http://127.0.0.1:8000", default_server.url)
+    text = f"{isosim_client.__doc__}\n{(PACKAGE / 'README.md').read_text()}"
+    text = text.replace("http://127.0.0.1:8000", default_server.url)
     test = doctest.DocTestParser().get_doctest(text, {}, "README.md", "README.md", 0)
     assert len(test.examples) > 10
     report: list[str] = []

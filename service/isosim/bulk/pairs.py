@@ -7,8 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from isosim.arrays import Rows, Vectors
 from isosim.bulk.inputs import open_input
@@ -30,8 +28,6 @@ PAIRS = pa.schema(
     | dict.fromkeys(("percentile", "probability"), pa.float64())
 )
 
-Ends = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class PairSearch:
@@ -39,7 +35,6 @@ class PairSearch:
 
     target: Target  # a false-match rate or a precision
     write: Form = "parquet"
-    clusters: bool = False  # whether to write a file of clusters as well
     most: int = MOST
     block: int = BLOCK  # rows in a block; its file has the pairs (row of the block, earlier row)
 
@@ -53,13 +48,6 @@ class FoundPairs:
     threshold: float
     extrapolated: bool
     reference_pairs: int
-    # Estimated number of false pairs. For a precision: (1 − precision) × number of pairs found. For a false-match rate:
-    # rate × N (N − 1) / 2, which assumes that all N rows are unrelated.
-    expected_false: float
-    expected_false_interval: tuple[float, float] | None  # 95 %; None for a false-match rate
-    # Estimated share of all duplicates that reach the threshold, and its 95 % interval; None for a false-match rate.
-    share_of_duplicates: list[float] | None
-    clusters: int | None  # None: not requested
 
 
 def begin(output: str, job: Job, calibration: Calibration, search: PairSearch) -> Advice:
@@ -100,7 +88,7 @@ def find(
     radius = advice.similarity - MARGIN
     facts = job.provenance(task="pairs", space="", **{name: str(value) for name, value in search.target.facts.items()})
     there = present(target)
-    count = len(ends_of(output, form))
+    count = counted(output, form)
     for number, start in enumerate(range(0, len(unit), search.block)):
         name, stop = f"part-{number:06}.{form}", min(start + search.block, len(unit))
         if name in there:
@@ -116,17 +104,7 @@ def find(
                 )
         target.write(name, to_bytes(numbered(pa.concat_tables(block), rows, kept), form, facts))
         report(f"{count:,} pairs", stop / len(unit))
-    groups = None
-    if search.clusters:
-        report("clustering", None)
-        table, groups = clusters_of(ends_of(output, form), rows, kept)
-        target.write(f"clusters.{form}", to_bytes(table, form, facts))
-    expected, interval = expected_false(search.target, advice, len(rows), count)
-    share = advice.facts.get("recall")
-    found = FoundPairs(
-        len(rows), count, advice.similarity, advice.extrapolated, advice.pairs,
-        expected, interval, None if share is None else [share, *advice.facts["recall_interval"]], groups,
-    )  # fmt: skip
+    found = FoundPairs(len(rows), count, advice.similarity, advice.extrapolated, advice.pairs)
     target.write(SUCCESS, json_bytes(asdict(found)))
     return found
 
@@ -183,40 +161,9 @@ def numbered(pairs: pa.Table, rows: Rows, kept: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def ends_of(output: str, form: str) -> Ends:
-    """The rows i and j of all pairs in OUTPUT. (P, 2)"""
+def counted(output: str, form: str) -> int:
+    """Number of pairs in the files of OUTPUT."""
     try:
-        table = open_input(f"{output}/part-*.{form}", {"i": pa.int64(), "j": pa.int64()}).table()
+        return open_input(f"{output}/part-*.{form}", {"i": pa.int64()}).count()
     except EmptyInput:
-        return np.empty((0, 2), np.int64)
-    return np.stack([table["i"].to_numpy(), table["j"].to_numpy()], 1)
-
-
-def clusters_of(ends: Ends, rows: Rows, kept: pa.Table) -> tuple[pa.Table, int]:
-    """The clusters, sets of rows that are connected through pairs, and their number.
-
-    The table has an entry for each row that is in a pair: the row's number, the cluster's id (its lowest row number),
-    the cluster's size, and the kept columns.
-
-    Args:
-        ends: rows i and j of the pairs. (P, 2)
-        rows: sorted numbers of the rows in `kept`.
-    """
-    members, places = np.unique(ends, return_inverse=True)
-    left, right = places.reshape(-1, 2).T
-    joined = coo_array((np.ones(len(left)), (left, right)), shape=(len(members), len(members)))
-    count, group = connected_components(joined, directed=False)
-    lowest = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(lowest, group, members)
-    columns = {"row": members, "cluster": lowest[group], "size": np.bincount(group, minlength=count)[group]}
-    copied = kept.take(pa.array(np.searchsorted(rows, members)))
-    return pa.table(columns | {name: copied[name] for name in copied.column_names if name not in columns}), int(count)
-
-
-def expected_false(target: Target, advice: Advice, rows: int, found: int) -> tuple[float, tuple[float, float] | None]:
-    """Expected number of false pairs among the `found` pairs, and its 95 % interval, which only a precision has."""
-    if target.precision is None:
-        return advice.target["fmr"] * rows * (rows - 1) / 2, None
-    shares = advice.facts.get("precision_interval")
-    interval = None if shares is None else ((1 - shares[1]) * found, (1 - shares[0]) * found)
-    return (1 - target.precision) * found, interval
+        return 0

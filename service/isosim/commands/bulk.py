@@ -20,7 +20,6 @@ from isosim.store.blobs import remote
 
 if TYPE_CHECKING:
     from isosim.bulk.job import Options, Where
-    from isosim.bulk.pairs import FoundPairs
     from isosim.bulk.run import Summary
 
 app = group("Files of any size: Parquet, CSV, JSON lines, local or s3://, on one machine or a Ray cluster.")
@@ -111,7 +110,6 @@ def pairs(
         float | None,
         typer.Option(help="instead of --fmr: share of the found pairs that should be true matches; needs labels"),
     ] = None,
-    clusters: Annotated[bool, typer.Option(help="also write clusters of connected rows")] = False,
     column: Column = "text",
     domain: Domain = "default",
     vectors: Annotated[
@@ -142,7 +140,7 @@ def pairs(
     from isosim.bulk.pairs import PairSearch, begin, find  # noqa: PLC0415
     from isosim.bulk.run import run  # noqa: PLC0415
 
-    search = PairSearch(Target(fmr=fmr, precision=precision), write, clusters)
+    search = PairSearch(Target(fmr=fmr, precision=precision), write)
     options = options_of(
         settings, device, task="embed", columns=(column,), space="raw", normalize=False, keep=tuple(keep or ()),
         delimiter=delimiter,
@@ -155,7 +153,10 @@ def pairs(
         found = find(output, between, job, calibration, search, advice, report)
     say_failed(summary)
     facts = asdict(found) | search.target.facts | {"domain": job.domain, "version": job.version}
-    answer(facts, f"{output}: {job.domain}@{job.version}, {described(found, search.target)}", as_json=as_json)
+    text = f"similarity ≥ {found.threshold:.4f}: {found.pairs:,} pairs of {found.rows:,} rows"
+    if found.extrapolated:
+        text += f"\n  extrapolated, as {found.reference_pairs:,} random pairs are too few to measure this rate"
+    answer(facts, f"{output}: {job.domain}@{job.version}, {text}", as_json=as_json)
 
 
 def carry_out(
@@ -212,20 +213,3 @@ def where_of(settings: Settings, address: str | None) -> "Where":
 def say_failed(summary: "Summary") -> None:
     for reason, count in sorted(summary.failed.items()):
         remark(f"isosim: {count:,} rows have no result: {reason}")
-
-
-def described(found: "FoundPairs", target: Target) -> str:
-    """The result of a search for pairs, in sentences."""
-    lines = [f"similarity ≥ {found.threshold:.4f}: {found.pairs:,} pairs of {found.rows:,} rows"]
-    if found.extrapolated:
-        lines.append(f"  extrapolated, as {found.reference_pairs:,} random pairs are too few to measure this rate")
-    assumed = "all rows are unrelated" if target.precision is None else "they are like the labelled pairs"
-    lines.append(f"  {found.expected_false:,.0f} of them are expected to be false matches, if {assumed}")
-    if found.expected_false_interval is not None:
-        lines[-1] += " (95 % interval {:,.0f} to {:,.0f})".format(*found.expected_false_interval)
-    if found.share_of_duplicates is not None:
-        share = "  the found pairs include {:.0%} of all duplicates (95 % interval {:.0%} to {:.0%}), if all are like "
-        lines.append(share.format(*found.share_of_duplicates) + "the labelled ones")
-    if found.clusters is not None:
-        lines.append(f"  {found.clusters:,} clusters of connected rows")
-    return "\n".join(lines)

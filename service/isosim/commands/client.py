@@ -79,9 +79,7 @@ def finished(client: Client, job: ClientJob) -> ClientJob:
     for notice in client.job(job).notices:
         remark(f"isosim: {notice}")
     with followed(lambda: client.cancel(job)) as progress:
-        for state in client.events(job):
-            progress(state)
-    return client.wait(job, progress=False)
+        return client.wait(job, progress=progress)
 
 
 @contextmanager

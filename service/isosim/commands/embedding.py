@@ -10,8 +10,8 @@ import typer
 
 from isosim.commands.client import Server, connected, pinned
 from isosim.commands.files import Column, limits, notices
-from isosim.commands.pairs import pieces
 from isosim.commands.shared import AsJson, EncoderId, Store, whole
+from isosim.commands.similarity import pieces
 from isosim.commands.terminal import answer, bar, dumped
 from isosim.errors import EmptyInput
 from isosim.jobs.sandbox import Reading, read_path

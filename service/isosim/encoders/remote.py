@@ -18,7 +18,6 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from isosim.arrays import Vectors
-from isosim.circuit_breaker import CircuitBreaker
 from isosim.encoders.embeddings_api import EmbeddingsClient, OtherDimension, Refusal
 from isosim.encoders.store import EncoderArtifact, Probe
 from isosim.encoders.texts import Side, Tokens
@@ -38,13 +37,13 @@ BYTES_A_TOKEN = 4  # bytes of UTF-8 per token, to estimate the number of tokens
 REQUESTS = 8  # maximum number of parallel requests, per process
 REQUEST_TEXTS = 31  # maximum texts per request, besides the probe: text-embeddings-inference accepts 32 by default
 REQUEST_TOKENS = 16_384  # maximum number of estimated tokens per request
-TRIAL_SECONDS = 10.0  # time limit of the single request that tests whether a failed server answers again
 ATTEMPTS = 3  # maximum number of attempts per request while a client of the API waits
 PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a job; the 9 pauses add up to 21 to 64 s
 # Seconds between attempts: 0.2, 0.4, 0.8 and so on, up to 10. Each pause is then multiplied by a random number from 0.5
 # to 1.5.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 CHECK_SECONDS = 10.0  # time limit of a request that contains only the probe
+FAILURES = 3  # failures in a row after which no texts are sent until `check` succeeds
 # Longest pause (s) between attempts while a client of the API waits. If the server asks for a longer pause, the client
 # gets the error at once. Jobs wait longer.
 LONGEST_WAIT = 2.0
@@ -105,8 +104,8 @@ class RemoteEncoder:
 
     Args:
         seconds: time limit of one run, including all attempts.
-        patient: True (for jobs): a run keeps trying while the server restarts. False: a run fails at once while the
-            server is down.
+        patient: True (for jobs): a run keeps trying while the server restarts. False: once the server is down, runs
+            fail at once until `check` has succeeded.
         requests: maximum number of parallel requests; one more may be a check.
         on_request: called with the outcome of each request and its duration in seconds.
     """
@@ -127,16 +126,21 @@ class RemoteEncoder:
         self.probes = [(one.text, np.asarray(one.pooled, np.float32)) for one in artifact.probes]
         self.seconds, self.patient, self.clock = seconds, patient, clock
         self.on_request = on_request
-        self.state: State = "unknown"
+        self.met = False  # whether the server has ever answered a probe correctly
         self.failure: IsosimError | None = None  # the last failure; None after the next correct answer
+        self._failures = 0  # in a row
         self.off = 0.0  # distance of the last probe's vector from the known vector, divided by the known vector's norm
         self._client = EmbeddingsClient(artifact.remote, requests + 1)
-        self.breaker = CircuitBreaker(clock=clock)  # `met`: whether the server has ever answered a probe correctly
         self._turn = 0  # number of requests so far
-        self._trying = False  # True while the circuit is open and one request tests the server
         self._closed = False
         self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
         threading.Thread(target=asyncio.run, args=(self._serve(),), name=f"remote-{self.id}", daemon=True).start()
+
+    @property
+    def state(self) -> State:
+        if isinstance(self.failure, EncoderChanged):
+            return "changed"
+        return "down" if self._failures >= FAILURES else "ok" if self.met else "unknown"
 
     def prepare(self, ids: Sequence[Any]) -> list[str]:
         """The texts themselves; `ids` are `EstimatedTokens`."""
@@ -147,7 +151,7 @@ class RemoteEncoder:
 
         Raises:
             EncoderUnreachable: the server sent no answer, or its answer is unusable for a reason other than the texts.
-                After several failures in a row, the error is raised without a request.
+                After FAILURES failures in a row, the error is raised without a request.
             EncoderChanged: the vector of a probe differs from the registered one; the answer is discarded.
             Overloaded: the server is overloaded.
             BackendFailure: the server rejects these texts.
@@ -155,7 +159,7 @@ class RemoteEncoder:
         return self._wait(self._run(prepared, PATIENT_ATTEMPTS if self.patient else ATTEMPTS, forced=self.patient))
 
     def check(self) -> None:
-        """Sends only a probe, even if the circuit is open, and compares its vector. Raises the errors of `run`."""
+        """Sends only a probe, even if the server is down, and compares its vector. Raises the errors of `run`."""
         self._wait(self._run([], 1, forced=True))
 
     def close(self) -> None:
@@ -199,9 +203,10 @@ class RemoteEncoder:
     async def _run(self, texts: list[str], attempts: int, *, forced: bool) -> Vectors:
         until = self.clock() + self.seconds
         for attempt in range(1, attempts + 1):
-            trial = not forced and self._begin_trial()
+            if not forced and self.failure is not None and self.state in ("down", "changed"):
+                raise copy.copy(self.failure)
             started = self.clock()
-            longest = TRIAL_SECONDS if trial else CHECK_SECONDS if not texts else self.seconds / ATTEMPTS
+            longest = self.seconds / ATTEMPTS if texts else CHECK_SECONDS
             try:
                 return await self._ask(texts, min(until - started, longest))
             except Refusal as refusal:
@@ -214,24 +219,8 @@ class RemoteEncoder:
                 error = await self._error_of(refusal, texts, tried=last or attempt >= ATTEMPTS)
                 if last or isinstance(error, TextsRefused):
                     raise error from refusal
-            finally:
-                if trial:
-                    self._trying = False
             await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
-
-    def _begin_trial(self) -> bool:
-        """Whether this request is a trial: it tests whether a failed server works again.
-
-        False while the circuit is closed. While the circuit is open, one request at a time becomes a trial. All other
-        requests raise the last failure.
-        """
-        if not self.breaker.is_open:
-            return False
-        if self.failure is not None and (self._trying or not self.breaker.allows()):
-            raise copy.copy(self.failure)
-        self._trying = True
-        return True
 
     async def _ask(self, texts: list[str], seconds: float) -> Vectors:
         """Sends the texts and a probe. Raises Refusal, or EncoderChanged if the probe's vector differs."""
@@ -250,8 +239,7 @@ class RemoteEncoder:
                 f"a known text's vector now differs from the registered vector by {self.off:.2f} of its norm; "
                 f"at most {TOLERANCE} is accepted"
             )
-        self.breaker.succeeded()
-        self.state, self.failure = "ok", None
+        self.met, self.failure, self._failures = True, None, 0
         self.on_request("ok", self.clock() - started)
         return vectors[:-1]
 
@@ -262,7 +250,7 @@ class RemoteEncoder:
             "It runs another model under the same name, so its answer is discarded. Start the registered model "
             "again, or register the new one under another name"
         )
-        self._fail("changed", error)
+        self._fail(error)
         raise error
 
     async def _error_of(self, refusal: Refusal, texts: list[str], *, tried: bool) -> IsosimError:
@@ -284,16 +272,12 @@ class RemoteEncoder:
             return TextsRefused(f"{what}gives no vectors for these texts: {refusal.why}")
         down = EncoderUnreachable(f"{what}gives no vectors: {refusal.why}")
         if tried or not perhaps:
-            self._fail("down", down)
+            self._fail(down)
         return down
 
-    def _fail(self, state: State, error: IsosimError) -> None:
+    def _fail(self, error: IsosimError) -> None:
         self.failure = error
-        self.breaker.failed()
-        if state == "changed":  # opens the circuit at once; other failures open it only if several occur in a row
-            self.breaker.open()
-        if self.breaker.is_open:
-            self.state = state
+        self._failures = FAILURES if isinstance(error, EncoderChanged) else self._failures + 1
 
 
 def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:

@@ -134,7 +134,7 @@ class Encoders:
         """
         for one in self.all:
             remote = one.remote
-            if remote is not None and self._answers(one) and (remote.state == "changed" or not remote.breaker.met):
+            if remote is not None and self._answers(one) and (remote.state == "changed" or not remote.met):
                 return str(remote.failure or f"the server of encoder {one.artifact.id} has not answered yet")
         return None
 

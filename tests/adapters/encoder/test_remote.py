@@ -111,26 +111,17 @@ def test_a_text_that_breaks_the_server_takes_nothing_from_others(server: RemoteS
         RemoteTexts(server.artifact())(["good", "breaks", "fine"])
 
 
-def test_while_a_server_hangs_one_request_at_a_time_finds_out(server: RemoteServer) -> None:
+def test_a_server_that_hangs_gets_no_more_requests(server: RemoteServer) -> None:
     one = encoder(server, seconds=0.9)
     ask(one, TEXTS)
     server.wait = 2.0
     while one.state != "down":
         assert "in time" in str(failure(one))
-    time.sleep(2.1)  # the circuit lets one through
     before = len(server.requests)
     with ThreadPoolExecutor(8) as pool:
         ended = list(pool.map(lambda _: isinstance(failure(one), EncoderUnreachable), range(8)))
     assert ended == [True] * 8
-    assert len(server.requests) == before + 1
-    server.wait, one.seconds = 4.0, 9.0
-    time.sleep(2.1)
-    with ThreadPoolExecutor(1) as pool:  # this one hangs for longer than the circuit stays open
-        trial = pool.submit(failure, one)
-        time.sleep(2.3)
-        assert isinstance(failure(one), EncoderUnreachable)
-        assert len(server.requests) == before + 2
-        assert trial.result(10) is None
+    assert len(server.requests) == before
 
 
 def failure(one: RemoteEncoder) -> BaseException | None:
@@ -229,14 +220,13 @@ def test_an_answer_that_trickles_ends_with_the_time_there_is(server: RemoteServe
 
 
 def test_a_server_that_is_away_is_tried_again_then_left_alone_and_found_again() -> None:
-    now = 0.0
     server = RemoteServer()
     with server.running():
-        one = encoder(server, clock=lambda: now)
+        one = encoder(server)
         ask(one, TEXTS)
         port = int(server.url.rsplit(":", 1)[1].split("/")[0])
     with pytest.raises(EncoderUnreachable, match="gives no vectors"):
-        ask(one, TEXTS)  # three attempts open the circuit
+        ask(one, TEXTS)  # in three attempts
     assert one.state == "down"
     started = time.monotonic()
     for _ in range(50):
@@ -244,7 +234,7 @@ def test_a_server_that_is_away_is_tried_again_then_left_alone_and_found_again() 
             ask(one, TEXTS)
     assert time.monotonic() - started < 10  # with their pauses, 50 requests would take at least 15 s
     with server.running(port):
-        now += 10
+        one.check()
         assert ask(one, TEXTS) == pytest.approx(server.vectors(TEXTS))
         assert (one.state, one.failure) == ("ok", None)
 
