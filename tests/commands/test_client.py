@@ -160,6 +160,6 @@ def test_an_action_that_only_a_newer_server_knows_keeps_the_servers_words() -> N
     remedy = {"action": "new", "arguments": {}, "text": "do what is new"}
     with (
         pytest.raises(IsosimError, match="no such thing; do what is new"),
-        connected(f"http://127.0.0.1:{free_port()}", model_store=None),
+        connected(f"http://127.0.0.1:{free_port()}"),
     ):
         raise isosim_client.NotFound("no such thing", remedy=remedy)

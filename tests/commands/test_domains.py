@@ -16,7 +16,7 @@ from isosim.store.blobs import address_of
 from isosim_client import Threshold
 from tests.commands.conftest import Run
 from tests.objects import objects  # noqa: F401 - a fixture
-from tests.stores import copy_version, domains_of, files_of, jobs_of, post_job, publish, record_of
+from tests.stores import copy_version, domains_of, files_of, jobs_of, post_job, record_of
 from tests.text import sentences
 
 
@@ -80,16 +80,6 @@ def test_show_is_a_report_for_people(run: Run, calibrated_store: Path) -> None:
     earlier = json.loads(run("domains", "show", "tickets@1", "--json").stdout)
     assert (earlier["version"], earlier["alias"], earlier["method"]) == (1, "previous", "centring")
     assert earlier["report"] == domains_of(calibrated_store).report("tickets", 1)
-
-
-def test_show_has_the_gates_candidates_as_a_table(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:
-    tried = {"method": "identity", "score": 0.5, "gain": 0.0, "interval": [-0.1, 0.2]}
-    publish(domains_of(own_store), "tickets", tiny, report={"candidates": [tried]})
-    lines = run("domains", "show", "tickets", model_store=own_store).stdout.splitlines()
-    assert lines[-2:] == [
-        "candidate\tscore on labelled pairs\tgain over identity\t95 % interval",
-        "identity\t0.5000\t+0.0000\t-0.1000 to +0.2000",
-    ]
 
 
 def test_promote_and_rollback_change_who_answers(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:

@@ -228,11 +228,6 @@ class Match(Ending):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matches:
-    matches: tuple[Match, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class PairToJudge:
     pair: int  # number of the pair
     similarity: float
@@ -283,11 +278,6 @@ class Checked:
     queries_needed: int = 0  # with which the interval of `wrong` would be 0.01 wide
     notices: tuple[str, ...] = ()  # why nothing is promised
     table: tuple[SearchOutcome, ...] = ()  # from the strictest threshold to the loosest
-
-
-@dataclass(frozen=True, kw_only=True)
-class Jobs:
-    jobs: tuple[Job, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,11 +336,6 @@ class Domain:
     versions: tuple[VersionSummary, ...] = ()
     unreadable: tuple[str, ...] = ()  # messages about files of the domain that the server cannot read
     drift: Drift | None = None  # None until texts of the domain are scored
-
-
-@dataclass(frozen=True, kw_only=True)
-class Domains:
-    domains: tuple[Domain, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-from ._answers import Domain, Job, Jobs
-from ._call import Answered, Call, IdempotencyKey, answer, given, keyed, many, segment
+from ._answers import Domain, Job
+from ._call import Answered, Call, IdempotencyKey, answer, given, keyed, listed, many, segment
 from ._domains import starting_from
-from ._reading import read
 from ._retries import Repeat
 from ._upload import LabelledPair, Source, Upload
 
@@ -123,7 +122,7 @@ def job(job: Job | str) -> Call[Job]:
 
 def jobs() -> Call[tuple[Job, ...]]:
     """All recorded jobs, newest first, without their reports."""
-    return Call(method="GET", path="calibrate", parse=lambda value: read(Jobs, value).jobs)
+    return Call(method="GET", path="calibrate", parse=listed(Job, "jobs"))
 
 
 def cancel(job: Job | str) -> Call[Job]:

@@ -99,6 +99,12 @@ def answer(kind: type[T]) -> Callable[[Any], T]:
     return lambda value: read(kind, value)
 
 
+def listed(kind: type[T], name: str) -> Callable[[Any], tuple[T, ...]]:
+    """A function that converts an object with a list under this name to a tuple of `kind`."""
+    whole: Any = tuple[kind, ...]  # type: ignore[valid-type]
+    return lambda value: read(whole, value.get(name) if isinstance(value, dict) else value, name)
+
+
 def nothing(_: Any) -> None:
     """Converts an answer that has no content."""
 

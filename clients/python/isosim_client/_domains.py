@@ -9,9 +9,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from ._answers import Domain, Domains, SavedTarget, Threshold, Thresholds, Version
-from ._call import Answered, Call, answer, given, many, nothing, segment
-from ._reading import read
+from ._answers import Domain, SavedTarget, Threshold, Thresholds, Version
+from ._call import Answered, Call, answer, given, listed, many, nothing, segment
 from ._retries import Repeat
 from ._scoring import Space, Unit
 from .errors import Forbidden
@@ -30,7 +29,7 @@ def domains(*, after: str = "", contains: str = "") -> Call[tuple[Domain, ...]]:
         contains: returns only domains whose names contain this text.
     """
     query = given(after=after or None, contains=contains or None)
-    return Call(method="GET", path="domains", query=query, parse=lambda value: read(Domains, value).domains)
+    return Call(method="GET", path="domains", query=query, parse=listed(Domain, "domains"))
 
 
 def domain(name: str) -> Call[Domain]:

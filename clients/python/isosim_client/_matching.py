@@ -6,8 +6,8 @@ import uuid
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ._answers import Checked, Judged, Match, Matches, PairsToJudge
-from ._call import Call, IdempotencyKey, Streamed, answer, given, keyed, many, nothing, segment
+from ._answers import Checked, Judged, Match, PairsToJudge
+from ._call import Call, IdempotencyKey, Streamed, answer, given, keyed, listed, many, nothing, segment
 from ._retries import Repeat
 from ._upload import ANY_FILE, Source, Upload
 
@@ -119,7 +119,7 @@ def match_state(
 
 def matches() -> Call[tuple[Match, ...]]:
     """The matches that this API key has posted, newest first."""
-    return Call(method="GET", path="matches", parse=lambda value: answer(Matches)(value).matches)
+    return Call(method="GET", path="matches", parse=listed(Match, "matches"))
 
 
 def delete_match(match: Match | str) -> Call[None]:

@@ -133,8 +133,6 @@ def pairs(
     Rows are numbered from 0 over the whole input. The Ray cluster computes the vectors; the search runs on this
     machine.
     """
-    if (fmr is None) == (precision is None):
-        raise typer.BadParameter("give one of them", param_hint="--fmr or --precision")
     settings = bulk_settings(model_store, encoder)
     from isosim.bulk.job import prepare  # noqa: PLC0415 - an extra
     from isosim.bulk.pairs import PairSearch, begin, find  # noqa: PLC0415

@@ -2,21 +2,17 @@
 
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, get_args
 
 import typer
 
-from isosim.commands.client import PinnedVersion, Server, connected, finished, pinned
+from isosim.commands.client import PinnedVersion, asking, finished, pinned
 from isosim.commands.domains import print_precisions, print_report, said
 from isosim.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
-from isosim.commands.shared import (
-    AsJson,
-    EncoderId,
-    Store,
-)
+from isosim.commands.shared import AsJson
 from isosim.commands.terminal import answer, print_json
 from isosim.errors import InvalidInput
 from isosim.jobs.job import METHODS, PROMOTIONS
@@ -25,13 +21,8 @@ from isosim.jobs.sandbox import Reading, read_path
 from isosim.jobs.tables import kind_of_name
 from isosim.jobs.text_lines import STDIN, opened
 from isosim.jobs.vector_files import NpyFile
-from isosim.scoring.advice import (
-    MOST_GALLERY,
-    SMALLEST_FMR,
-    Target,
-)
+from isosim.scoring.advice import Target
 from isosim.scoring.distances import Metric, Space
-from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from isosim_client import Client, Job, Threshold
 
 Labels = Annotated[
@@ -42,7 +33,9 @@ Grades = Annotated[
 ]
 
 
+@asking
 def calibrate(
+    client: Client,
     file: Annotated[
         Path,
         typer.Argument(
@@ -64,9 +57,6 @@ def calibrate(
     file_format: FileFormat = None,
     sheet: Sheet = None,
     header: Header = None,
-    server: Server = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit a calibration to sentences, or to vectors computed elsewhere, and wait for it. Ctrl-C cancels it."""
@@ -75,9 +65,7 @@ def calibrate(
     reading = Reading("entries", column, file_format, charset, sheet, header, force)  # type: ignore[arg-type]
     kind = kind_of(grades)
     pairs = [] if labels is None else labelled_pairs(labels, kind)
-    with ExitStack() as stack:
-        source = stack.enter_context(sentences(file, reading, labelled=bool(pairs)))
-        client = stack.enter_context(connected(server, model_store=model_store, encoder=encoder))
+    with sentences(file, reading, labelled=bool(pairs)) as source:
         job = client.calibrate(
             source, domain=domain, method=method, promote=promote, seed=seed, labels=pairs, kind=kind
         )
@@ -113,7 +101,9 @@ def sentences(file: Path, reading: Reading, *, labelled: bool) -> Iterator[Path 
             yield entries
 
 
+@asking
 def label(
+    client: Client,
     labels: Annotated[
         Path,
         typer.Argument(
@@ -124,18 +114,14 @@ def label(
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
     seed: int = 0,
     grades: Grades = False,
-    server: Server = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Learn probabilities from labelled pairs; makes a new version with the same similarities and percentiles."""
     kind = kind_of(grades)
     pairs = labelled_pairs(labels, kind)
-    with connected(server, model_store=model_store, encoder=encoder) as client:
-        base = pinned(client, domain)
-        job = client.add_labels(base.domain, pairs, kind=kind, version=base.version, promote=promote, seed=seed)
-        print_fit(finished(client, job), as_json=as_json)
+    base = pinned(client, domain)
+    job = client.add_labels(base.domain, pairs, kind=kind, version=base.version, promote=promote, seed=seed)
+    print_fit(finished(client, job), as_json=as_json)
 
 
 def kind_of(grades: bool) -> str:
@@ -155,24 +141,19 @@ def print_fit(job: Job, *, as_json: bool) -> None:
     print_precisions(report)
 
 
+@asking
 def threshold(
+    client: Client,
     domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous")],
-    fmr: Annotated[
-        float | None, typer.Option(min=SMALLEST_FMR, max=1, help="false-match rate among random pairs")
-    ] = None,
+    fmr: Annotated[float | None, typer.Option(help="false-match rate among random pairs")] = None,
     precision: Annotated[
         float | None,
-        typer.Option(
-            min=0, max=1, help="wanted share of true matches among the pairs that reach the threshold; needs labels"
-        ),
+        typer.Option(help="wanted share of true matches among the pairs that reach the threshold; needs labels"),
     ] = None,
     false_hit_rate: Annotated[
-        float | None,
-        typer.Option(
-            min=SMALLEST_FALSE_HIT_RATE, max=1, help="share of searches that may return a wrong match; needs --gallery"
-        ),
+        float | None, typer.Option(help="share of searches that may return a wrong match; needs --gallery")
     ] = None,
-    gallery: Annotated[int | None, typer.Option(min=1, max=MOST_GALLERY, help="number of entries searched")] = None,
+    gallery: Annotated[int | None, typer.Option(help="number of entries searched")] = None,
     space: Annotated[
         Space | None,
         typer.Option(
@@ -191,26 +172,18 @@ def threshold(
         str | None,
         typer.Option(help="save the requested rate or precision under a name, for use in scoring requests"),
     ] = None,
-    server: Server = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits. With --save, also
     save the requested rate or precision."""
     if save is not None and (space is not None or unit is not None):
         raise typer.BadParameter("saves only a rate or a precision", param_hint="--save")
-    if sum(one is not None for one in (fmr, precision, false_hit_rate)) != 1:
-        raise typer.BadParameter("give one of them", param_hint="--fmr, --precision or --false-hit-rate")
-    if (false_hit_rate is None) != (gallery is None):
-        raise typer.BadParameter("give both", param_hint="--false-hit-rate and --gallery")
     target = Target(fmr, precision, false_hit_rate, gallery)
-    with connected(server, model_store=model_store, encoder=encoder) as client:
-        version = pinned(client, domain)
-        if save is not None:
-            save_target(client, version, domain, save, target, as_json=as_json)
-            return
-        advice = client.threshold(str(version), **target.facts, space=space, unit=unit)  # type: ignore[arg-type]
+    version = pinned(client, domain)
+    if save is not None:
+        save_target(client, version, domain, save, target, as_json=as_json)
+        return
+    advice = client.threshold(str(version), **target.facts, space=space, unit=unit)  # type: ignore[arg-type]
     if as_json:
         print_json(given(advice) | {"target": target.facts})
         return

@@ -1,16 +1,16 @@
 """The Python client of a command: to the app in this process, or to a server (`--server`)."""
 
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 import isosim_client
-from isosim.commands.shared import log_changes, stored
+from isosim.commands.shared import EncoderId, Store, log_changes, stored
 from isosim.commands.terminal import REMEDIES, bar, remark
 from isosim.domains.store import DomainStore
 from isosim.errors import Action, IsosimError, NotFound
@@ -83,8 +83,8 @@ def finished(client: Client, job: ClientJob) -> ClientJob:
 
 
 @contextmanager
-def connected(server: str | None, *, model_store: Path | None, encoder: str | None = None) -> Iterator[Client]:
-    """A client of the server, or without one of the app in this process.
+def connected(server: Server = None, model_store: Store = None, encoder: EncoderId = None) -> Iterator[Client]:
+    """A client of the server, or without one of the app in this process. The parameters are options of `asking`.
 
     Raises:
         typer.BadParameter: both a server and options of the app are given, or the server's address is invalid.
@@ -116,6 +116,22 @@ def connected(server: str | None, *, model_store: Path | None, encoder: str | No
             raise IsosimError(error.reason).with_remedy(
                 Action(error.remedy["action"]), **error.remedy["arguments"]
             ) from error
+
+
+def asking(command: Callable[..., None]) -> Callable[..., None]:
+    """The command of a function that gets a client as its parameter `client`, with the options that say which one."""
+    options = inspect.signature(connected).parameters
+
+    def run(**given: Any) -> None:
+        with connected(**{name: given.pop(name) for name in options}) as client:
+            command(client=client, **given)
+
+    own = inspect.signature(command).parameters
+    taken = [*(one for name, one in own.items() if name != "client"), *options.values()]
+    vars(run)["__signature__"] = inspect.Signature([one.replace(kind=one.KEYWORD_ONLY) for one in taken])
+    run.__annotations__ = {one.name: one.annotation for one in taken}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
 
 
 class PinnedVersion(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isosim.commands.client import Server, connected, pinned
+from isosim.commands.client import Server, asking, pinned
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
@@ -67,15 +67,13 @@ def domains(
 
 
 @app.command("list", epilog=EPILOG)
-def list_domains(
-    server: Server = None, model_store: Store = None, encoder: EncoderId = None, as_json: AsJson = False
-) -> None:
+@asking
+def list_domains(client: Client, as_json: AsJson = False) -> None:
     """List all versions, and which of them are champions for the encoder."""
     rows, after = [], ""
-    with connected(server, model_store=model_store, encoder=encoder) as client:
-        while page := client.domains(after=after):
-            rows += [row for domain in page for row in rows_of(domain)]
-            after = page[-1].domain
+    while page := client.domains(after=after):
+        rows += [row for domain in page for row in rows_of(domain)]
+        after = page[-1].domain
     if as_json:
         print_json(rows)
         return
@@ -117,17 +115,15 @@ def alias_of(version: int, domain: Domain) -> str:
 
 
 @app.command("show", epilog=EPILOG)
+@asking
 def show_version(
+    client: Client,
     domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous")],
-    server: Server = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a version: its method, the reason for it, and the candidates that were compared."""
-    with connected(server, model_store=model_store, encoder=encoder) as client:
-        name, number, _ = pinned(client, domain)
-        version, alias = client.version(name, number), alias_of(number, client.domain(name))
+    """Show a version: its method, the reason for it, and what its report says; --json has all of the report."""
+    name, number, _ = pinned(client, domain)
+    version, alias = client.version(name, number), alias_of(number, client.domain(name))
     if as_json:
         print_json(vars(version) | {"alias": alias or None})
         return
@@ -139,21 +135,6 @@ def show_version(
     if (origin := version.origin) is not None:
         print(f"  came from: {origin['domain']}@{origin['version']}, {origin['imported']}")
     print_precisions(version.report)
-    if candidates := version.report.get("candidates"):
-        print()
-        show(
-            ("candidate", "score on labelled pairs", "gain over identity", "95 % interval"),
-            [
-                (
-                    one["method"],
-                    f"{one['score']:.4f}",
-                    f"{one['gain']:+.4f}",
-                    "{:+.4f} to {:+.4f}".format(*one["interval"]),
-                )
-                for one in candidates
-            ],
-            head=True,
-        )
 
 
 def reason_of(report: Mapping[str, Any]) -> str:
@@ -273,64 +254,58 @@ Without = Annotated[
 
 
 @app.command(epilog=EPILOG)
+@asking
 def promote(
+    client: Client,
     domain: Name,
     version: Number,
     yes: Yes = False,
     without: Without = None,
-    server: Server = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a version the champion, after loading and verifying it."""
-    with connected(server, model_store=model_store, encoder=encoder) as client:
-        seen = client.domain(without_version(domain))
-        confirmed(f"Make {domain}@{version} the champion (now: {called(domain, seen.champion)})?", yes=yes)
-        say(client.promote(domain, version, without=without or (), seen=seen), as_json=as_json)
+    seen = client.domain(without_version(domain))
+    confirmed(f"Make {domain}@{version} the champion (now: {called(domain, seen.champion)})?", yes=yes)
+    say(client.promote(domain, version, without=without or (), seen=seen), as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
+@asking
 def rollback(
+    client: Client,
     domain: Name,
     yes: Yes = False,
     without: Without = None,
-    server: Server = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Swap the champion and the previous version."""
-    with connected(server, model_store=model_store, encoder=encoder) as client:
-        seen = client.domain(without_version(domain))
-        if seen.previous is not None:
-            question = f"Make {domain}@{seen.previous} the champion (now: {called(domain, seen.champion)})?"
-            confirmed(question, yes=yes)
-        say(client.rollback(domain, without=without or (), seen=seen), as_json=as_json)
+    seen = client.domain(without_version(domain))
+    if seen.previous is not None:
+        question = f"Make {domain}@{seen.previous} the champion (now: {called(domain, seen.champion)})?"
+        confirmed(question, yes=yes)
+    say(client.rollback(domain, without=without or (), seen=seen), as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
+@asking
 def delete(
+    client: Client,
     domain: Name,
     version: Annotated[
         int | None,
         typer.Argument(help="the version to delete; default: the whole domain", min=1),
     ] = None,
     yes: Yes = False,
-    server: Server = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a version, or a domain with all its versions, for good; version numbers are never reused."""
-    with connected(server, model_store=model_store, encoder=encoder) as client:
-        if version is None:
-            delete_domain(client, without_version(domain), yes=yes, as_json=as_json)
-            return
-        seen = client.domain(without_version(domain))
-        client.version(domain, version)  # raises an error if there is no such version
-        confirmed(f"Delete {domain}@{version} for good?", yes=yes)
-        client.delete_version(domain, version, seen=seen)
+    if version is None:
+        delete_domain(client, without_version(domain), yes=yes, as_json=as_json)
+        return
+    seen = client.domain(without_version(domain))
+    client.version(domain, version)  # raises an error if there is no such version
+    confirmed(f"Delete {domain}@{version} for good?", yes=yes)
+    client.delete_version(domain, version, seen=seen)
     left = [one.version for one in seen.versions if one.version != version]
     facts = {"domain": domain, "deleted": version, "versions": left}
     answer(facts, f"{domain}@{version} is deleted", as_json=as_json)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, BinaryIO, Literal
 import numpy as np
 import typer
 
-from isosim.commands.client import Server, connected, pinned
+from isosim.commands.client import asking, pinned
 from isosim.commands.files import Column, limits, notices
-from isosim.commands.shared import AsJson, EncoderId, Store, whole
+from isosim.commands.shared import AsJson, whole
 from isosim.commands.similarity import pieces
 from isosim.commands.terminal import answer, bar, dumped
 from isosim.errors import EmptyInput
@@ -18,11 +18,14 @@ from isosim.jobs.sandbox import Reading, read_path
 from isosim.jobs.tables import kind_of_name
 from isosim.jobs.text_lines import STDIN
 from isosim.jobs.vector_files import header_of
+from isosim_client import Client
 
 SUFFIXES = (".npy", ".jsonl")
 
 
+@asking
 def embed(
+    client: Client,
     file: Annotated[
         Path, typer.Argument(help="text with one sentence per line, or a table; - reads standard input")
     ] = STDIN,
@@ -37,9 +40,6 @@ def embed(
         Path | None,
         typer.Option("--output", "-o", help="the .npy or .jsonl file to write; default: JSON lines on standard output"),
     ] = None,
-    server: Server = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn sentences into vectors.
@@ -55,7 +55,6 @@ def embed(
         facts, texts = stack.enter_context(read_path(file, reading, limits()))
         notices(file, facts)
         check(file, facts)
-        client = stack.enter_context(connected(server, model_store=model_store, encoder=encoder))
         version = pinned(client, domain)
         target: BinaryIO = sys.stdout.buffer if output is None else stack.enter_context(whole(output))
         progress = stack.enter_context(bar("embedding"))

@@ -91,7 +91,7 @@ def bundle(
     need_training()
     from isosim.commands.client import connected, pinned  # noqa: PLC0415 - the client; images export without it
 
-    with connected(None, model_store=model_store, encoder=encoder) as client:
+    with connected(model_store=model_store, encoder=encoder) as client:
         version = pinned(client, domain)
     settings = settings_with(model_store=model_store, encoder=encoder)
     artifact = encoder_of(settings)

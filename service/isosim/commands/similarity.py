@@ -2,22 +2,21 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import typer
 
-from isosim.commands.client import Server, connected, pinned
-from isosim.commands.shared import AsJson, EncoderId, Store
+from isosim.commands.client import asking, pinned
+from isosim.commands.shared import AsJson
 from isosim.commands.terminal import bar, dumped, remark, tabbed
 from isosim.encoders.texts import grouped
 from isosim.errors import Conflict, EmptyInput, InvalidInput
 from isosim.jobs.tables import kind_of_name
 from isosim.jobs.text_lines import STDIN, TextLines, opened
 from isosim.settings import Settings
-from isosim_client import Similarity
+from isosim_client import Client, Similarity
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -32,7 +31,9 @@ class Pair(NamedTuple):
     b: str
 
 
+@asking
 def similarity(
+    client: Client,
     file: Annotated[
         Path, typer.Argument(help="lines of sentence, tab, sentence; - reads standard input", show_default=False)
     ] = STDIN,
@@ -41,9 +42,6 @@ def similarity(
         str | None,
         typer.Option(help="print only pairs that reach this similarity, or the threshold saved under this name"),
     ] = None,
-    server: Server = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Score sentence pairs.
@@ -63,11 +61,8 @@ def similarity(
         )
     if file == STDIN and sys.stdin.isatty():
         remark("isosim: reading sentence, tab, sentence in each line; Ctrl-D ends the input")
-    with ExitStack() as stack:
-        lines = stack.enter_context(opened(file, Settings().max_characters))
-        client = stack.enter_context(connected(server, model_store=model_store, encoder=encoder))
-        version = pinned(client, domain)
-        progress = stack.enter_context(bar("scoring", wanted=not sys.stdout.isatty()))
+    version = pinned(client, domain)
+    with opened(file, Settings().max_characters) as lines, bar("scoring", wanted=not sys.stdout.isatty()) as progress:
         answer, unreadable = None, 0
         for pairs in pieces_as_they_come(pairs_of(lines)):
             first, asked = answer is None, [(pair.a, pair.b) for pair in pairs]
