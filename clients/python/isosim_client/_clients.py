@@ -66,6 +66,11 @@ def bound(build: Callable[..., Any], run: Callable[[Any], Any]) -> Callable[...,
 class Methods:
     """The methods of both clients."""
 
+    _http: httpx2.Client | httpx2.AsyncClient
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._http.base_url)!r})"
+
     similarity = Method(_scoring.similarity)
     embed = Method(_scoring.embed)
     rerank = Method(_scoring.rerank)
@@ -128,7 +133,7 @@ class Client(Methods):
         transport: httpx2.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._http = httpx2.Client(**settings(base_url, api_key, transport, httpx2.BaseTransport))
+        self._http: httpx2.Client = httpx2.Client(**settings(base_url, api_key, transport, httpx2.BaseTransport))
         self._sender = Sender(Blocking(self._http, sleep), timeout, retries)
 
     def __enter__(self) -> "Client":
@@ -136,9 +141,6 @@ class Client(Methods):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self._http.base_url)!r})"
 
     def close(self) -> None:
         """Closes the connections. A closed client cannot be used again."""
@@ -171,7 +173,9 @@ class AsyncClient(Methods):
         transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._http = httpx2.AsyncClient(**settings(base_url, api_key, transport, httpx2.AsyncBaseTransport))
+        self._http: httpx2.AsyncClient = httpx2.AsyncClient(
+            **settings(base_url, api_key, transport, httpx2.AsyncBaseTransport)
+        )
         self._sender = Sender(Suspending(self._http, sleep), timeout, retries)
 
     async def __aenter__(self) -> "AsyncClient":
@@ -179,9 +183,6 @@ class AsyncClient(Methods):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self._http.base_url)!r})"
 
     async def close(self) -> None:
         """Closes the connections. A closed client cannot be used again."""

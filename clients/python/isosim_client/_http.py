@@ -48,11 +48,9 @@ def translated() -> Iterator[None]:
 def address(error: httpx2.RequestError) -> str:
     """The server's address for an error message, without user name and password; empty if it is not known."""
     try:
-        url = error.request.url
+        return f"{error.request.url.scheme}://{error.request.url.netloc.decode()}"
     except RuntimeError:  # the error has no request
         return ""
-    port = f":{url.port}" if url.port is not None else ""
-    return f"{url.scheme}://{url.host}{port}"
 
 
 def settings(base_url: str, api_key: str | None, transport: object, kind: type) -> dict[str, Any]:

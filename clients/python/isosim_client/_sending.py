@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import httpx2
 
@@ -18,23 +18,10 @@ from .errors import IsosimError
 T = TypeVar("T")
 
 
-class Connections(Protocol):
-    async def ask(self, call: Call[Any], timeout: float) -> httpx2.Response:
-        """A whole answer."""
-        raise NotImplementedError
-
-    def open(self, call: Call[Any], timeout: float) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """An answer in pieces."""
-        raise NotImplementedError
-
-    async def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
-
-
 class Sender:
     """Sends the requests of a client. `timeout`: seconds without data from the server, after which a request fails."""
 
-    def __init__(self, connections: Connections, timeout: float, retries: Retries) -> None:
+    def __init__(self, connections: Blocking | Suspending, timeout: float, retries: Retries) -> None:
         self.open, self.sleep = connections.open, connections.sleep
         self.connections, self.timeout, self.retries = connections, timeout, retries
 

@@ -104,14 +104,6 @@ def test_a_port_on_which_nothing_listens() -> None:
         assert call() is False
 
 
-def test_a_request_is_sent_again_on_a_new_connection() -> None:
-    whole = says(HEAD + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(ANSWER) + ANSWER)
-    for number in range(2):
-        with listening(says(), says(HEAD), whole) as url:
-            call = list(both(similarity, url, retries=Retries(first=0.01)))[number]
-            assert call().similarity == (0.5,)
-
-
 def test_a_job_is_followed_across_a_broken_stream() -> None:
     torn = says(STREAM + chunk(event(job("running"))), b"40\r\ndata: {")
     done = says(STREAM + chunk(event(job("succeeded", version=2))) + b"0\r\n\r\n")

@@ -93,12 +93,11 @@ def reading(address: str) -> Iterator[None]:
         raise Unavailable(f"{address}: {' '.join(str(error).split('Debug source')[0].split())}") from error
 
 
-def open_input(address: str, types: Mapping[str, pa.DataType | None], delimiter: str | None = None) -> Input:
+def open_input(address: str, types: Mapping[str, pa.DataType | None]) -> Input:
     """Opens a file, a folder or a pattern.
 
     Args:
         types: name -> type of each column to read. None is the type in the files; columns of CSV are then text.
-        delimiter: character between the cells of CSV; None: a tab for .tsv, otherwise a comma.
 
     Raises:
         EmptyInput: there is no file with content.
@@ -110,7 +109,7 @@ def open_input(address: str, types: Mapping[str, pa.DataType | None], delimiter:
         form = ENDINGS[min(forms)]
         if len({ENDINGS[one] for one in forms}) > 1:
             raise InvalidInput(f"{address} mixes formats: {', '.join(sorted(forms))}; give a pattern for one of them")
-        layout = layout_of(form, delimiter or ("\t" if ".tsv" in forms else ","))
+        layout = layout_of(form, "\t" if ".tsv" in forms else ",")
         paths = [file.path for file in files]
         schemas = {}
         for fragment in ds.dataset(paths, format=layout, filesystem=storage).get_fragments():

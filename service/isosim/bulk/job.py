@@ -50,7 +50,6 @@ class Options:
     device: Literal["cpu", "gpu"]
     batch_tokens: int  # padded tokens in a batch; another value may change the last bits of a vector
     keep: tuple[str, ...] = ()  # columns to copy to the output
-    delimiter: str | None = None  # see `open_input`
     vectors: bool = False  # whether the columns contain vectors instead of texts
     write: Form = "parquet"
     space: Literal["calibrated", "raw"] = "calibrated"  # of the vectors that `embed` writes
@@ -107,7 +106,7 @@ def prepare(
     if taken := sorted({*options.keep} & {*RESULTS[options.task]}):
         raise InvalidInput(f"a kept column cannot be called {taken[0]!r}, because the output has a column of that name")
     columns = dict.fromkeys(options.columns, VECTOR if options.vectors else TEXT)
-    rows = open_input(source, dict.fromkeys(options.keep) | columns, options.delimiter)
+    rows = open_input(source, dict.fromkeys(options.keep) | columns)
     target = opened(output)
     earlier = manifest_of(target)
     if earlier is not None and domain.version == "champion" and earlier.get("domain") == domain.name:

@@ -38,7 +38,6 @@ Output = Annotated[
 Column = Annotated[str, typer.Option(help="the column with the text")]
 Domain = Annotated[str, typer.Option(help="name, name@3 or name@previous")]
 Keep = Annotated[list[str] | None, typer.Option(help="a column to copy to the output; may be repeated")]
-Delimiter = Annotated[str | None, typer.Option(help="delimiter of CSV; default: a comma, or a tab for .tsv")]
 Write = Annotated[Literal["parquet", "csv"], typer.Option(help="format of the output")]
 Address = Annotated[
     str | None, typer.Option(help="address of a Ray cluster, like ray-head:6379; default: start one on this machine")
@@ -58,7 +57,6 @@ def embed(
     ] = "calibrated",
     normalize: Annotated[bool, typer.Option(help="scale vectors to unit length")] = True,
     keep: Keep = None,
-    delimiter: Delimiter = None,
     address: Address = None,
     device: Device = "auto",
     model_store: Store = None,
@@ -69,7 +67,6 @@ def embed(
     settings = bulk_settings(model_store, encoder)
     options = options_of(
         settings, device, task="embed", columns=(column,), space=space, normalize=normalize, keep=tuple(keep or ()),
-        delimiter=delimiter,
     )  # fmt: skip
     carry_out(settings, options, source, output, domain, address, as_json=as_json)
 
@@ -84,7 +81,6 @@ def score(
     ] = False,
     domain: Domain = "default",
     keep: Keep = None,
-    delimiter: Delimiter = None,
     write: Write = "parquet",
     address: Address = None,
     device: Device = "auto",
@@ -95,8 +91,7 @@ def score(
     """Score pairs of texts, as POST /similarity does."""
     settings = bulk_settings(model_store, encoder)
     options = options_of(
-        settings, device, task="score", columns=columns, vectors=vectors, keep=tuple(keep or ()),
-        delimiter=delimiter, write=write,
+        settings, device, task="score", columns=columns, vectors=vectors, keep=tuple(keep or ()), write=write,
     )  # fmt: skip
     carry_out(settings, options, source, output, domain, address, as_json=as_json)
 
@@ -119,7 +114,6 @@ def pairs(
         ),
     ] = None,
     keep: Keep = None,
-    delimiter: Delimiter = None,
     write: Write = "parquet",
     address: Address = None,
     device: Device = "auto",
@@ -141,7 +135,6 @@ def pairs(
     search = PairSearch(Target(fmr=fmr, precision=precision), write)
     options = options_of(
         settings, device, task="embed", columns=(column,), space="raw", normalize=False, keep=tuple(keep or ()),
-        delimiter=delimiter,
     )  # fmt: skip
     between, where = vectors or f"{output.rstrip('/')}/_vectors", where_of(settings, address)
     with bar("opening") as report:

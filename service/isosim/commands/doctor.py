@@ -3,7 +3,6 @@
 It loads no encoder, so it can run in the container of a server without exceeding the memory limit.
 """
 
-import http.client
 import os
 import sys
 import time
@@ -16,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
+import httpx2
 import typer
 from pydantic import ValidationError
 from redis import Redis
@@ -38,7 +37,6 @@ from isosim.store.blobs import check, opened
 from isosim.store.identity import identify
 
 TIMEOUT = 5.0  # s for an answer of the server or of Redis; unmeasured
-STALE = 10.0  # s; the runbook on freshness also calls an older server out of date
 LOOKUPS = 20  # number of timed lookups in Redis
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-rocm")
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to ask a server that binds all addresses
@@ -92,7 +90,6 @@ def examine(**given: Any) -> Iterator[Finding]:
         return
     yield Finding("ok", "settings", f"set: {', '.join(sorted(settings.model_fields_set)) or 'none'}")
     yield runtime(settings.engine)
-    yield training()
     yield access(settings)
     yield from server(settings)
     yield from store(settings)
@@ -119,15 +116,6 @@ def runtime(engine: Engine | None) -> Finding:
     if engine == "openvino" and find_spec("openvino") is None:
         return Finding("fault", "openvino", "not installed", "pip install 'isosim[openvino]', or correct ISOSIM_ENGINE")
     return Finding("ok", check, f"{found}, which has {', '.join(available)}")
-
-
-def training() -> Finding:
-    """Calibrations need PyTorch; scoring does not."""
-    if find_spec("torch") is not None:
-        return Finding("ok", "training", "PyTorch is installed")
-    lacking = "without torch no calibration is made here; /calibrate answers 503 unless ISOSIM_LOCAL_WORKER is false"
-    remedy = "pip install 'isosim[train]', or run `isosim worker` elsewhere and set ISOSIM_LOCAL_WORKER=false"
-    return Finding("warning", "training", lacking, remedy)
 
 
 def access(settings: Settings) -> Finding:
@@ -165,47 +153,23 @@ def server(settings: Settings) -> Iterator[Finding]:
     """Asks the server at the address of the settings for its state, if there is one."""
     host = LOOPBACK.get(settings.host, settings.host)
     where, restart = f"{host}:{settings.port}", "see its log; restart it if it hangs"
+    address = f"http://[{host}]" if ":" in host else f"http://{host}"
     try:
-        status, answer = fetched(host, settings.port, "/readyz")
-        facts = orjson.loads(answer)
-        found = facts["error"] if status == http.HTTPStatus.SERVICE_UNAVAILABLE else facts["encoder"]
-        _, metrics = fetched(host, settings.metrics_port or settings.port, "/metrics")
-    except ConnectionRefusedError:
+        with httpx2.Client(timeout=TIMEOUT, trust_env=False) as http:
+            answer = http.get(f"{address}:{settings.port}/readyz")
+            found = answer.json()["error" if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE else "encoder"]
+    except httpx2.ConnectError:
         yield Finding("ok", "server", f"none runs at {where}")
-    except OSError as error:
+    except httpx2.TransportError as error:
         yield Finding("fault", "server", f"{where} does not answer: {error}", restart)
-    except (http.client.HTTPException, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         remedy = "stop it, or set ISOSIM_PORT or ISOSIM_HOST"
         yield Finding("fault", "server", f"the program at {where} is not isosim", remedy)
     else:
-        if status != http.HTTPStatus.OK:
-            yield Finding("fault", "server", f"{where} is not ready: {found}", restart)
-        else:
+        if answer.is_success:
             yield Finding("ok", "server", f"{where} is ready, with encoder {found[:12]}")
-        yield from symptoms(metrics.decode())
-
-
-def fetched(host: str, port: int, path: str) -> tuple[int, bytes]:
-    """Status and body of an answer. Unlike urllib, uses no proxy."""
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
-
-
-def symptoms(metrics: str) -> Iterator[Finding]:
-    """Faults that only the running server knows."""
-    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line and not line.startswith("#"))
-    age = float(values.get("isosim_champions_age_seconds", 0))
-    if age > STALE:
-        unseen = f"has not read the store's changes for {age:.0f} s"
-        yield Finding("fault", "server", unseen, "correct what is found about the store, or restart the server")
-    if float(values.get("isosim_redis_up", 1)) == 0:
-        unused = "gets no lookup answered by Redis"
-        yield Finding("fault", "server", unused, "correct what is found about Redis, or restart the server")
+        else:
+            yield Finding("fault", "server", f"{where} is not ready: {found}", restart)
 
 
 def store(settings: Settings) -> Iterator[Finding]:

@@ -181,14 +181,9 @@ def facts_of(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not reference:
         yield "1 % false", "no reference distribution: calibrate the domain with texts"
     if repeated := report.get("repeated"):
-        largest = repeated["groups"][0]
-        vectors = "one vector" if repeated["vectors"] == 1 else f"{repeated['vectors']:,} vectors"
-        at = ", ".join(map(str, largest["lines"])) + (", …" if largest["texts"] > len(largest["lines"]) else "")
-        yield (
-            "repeated",
-            f"{repeated['texts']:,} different texts share {vectors}, because the encoder cannot tell them apart; the "
-            f"largest group has {largest['texts']:,}: sentences {at} (counted from 1, without header and blank rows)",
-        )
+        at = ", ".join(map(str, repeated["groups"][0]["lines"]))
+        shared = f"{repeated['texts']:,} different texts share {repeated['vectors']:,} vectors"
+        yield "repeated", f"{shared}: the encoder cannot tell them apart; for example sentences {at} (from 1)"
     if report.get("domain_test"):
         yield "flags", "out_of_domain, for texts unlike the domain's own"
 

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from isosim.encoders.batching import QUEUED_TEXTS, BatchingPlan
+from isosim.encoders.batching import BatchingPlan
 from isosim.encoders.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
 from isosim.encoders.spec import BUCKET, Engine
 
@@ -96,16 +96,13 @@ def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool
     return min(budget, RESIDENT) if limit is None else budget
 
 
-def plan_remote(
-    *, runs: int, max_batch_tokens: int, max_wait: float, hung_after: float, max_queued_texts: int = QUEUED_TEXTS
-) -> Execution:
+def plan_remote(*, runs: int, max_batch_tokens: int, max_wait: float, hung_after: float) -> Execution:
     """The plan for a remote encoder, whose runs are requests to its server. Settings that are 0 get their defaults."""
     plan = BatchingPlan(
         runs=runs or REQUESTS,
         remote=True,
         max_batch_tokens=max_batch_tokens or REQUEST_TOKENS,
         max_batch_texts=REQUEST_TEXTS,
-        max_queued_texts=max_queued_texts,
         max_wait=max_wait,
         hung_after=hung_after,
     )
@@ -121,7 +118,6 @@ def plan_execution(
     max_batch_tokens: int,
     max_wait: float,
     exclusive: bool,
-    max_queued_texts: int = QUEUED_TEXTS,
 ) -> Execution:
     """The plan for an encoder in this process. Settings that are 0 get the defaults for the device.
 
@@ -138,7 +134,6 @@ def plan_execution(
         same_length=BUCKET if engine == "openvino" else 0,
         max_batch_tokens=max_batch_tokens or (GPU_TOKENS if gpu else CPU_TOKENS),
         max_batch_texts=256 if gpu else 64,
-        max_queued_texts=max_queued_texts,
         max_wait=max_wait,
     )
     return Execution(threads or max(1, cores // runs), cores if exclusive else 0, plan)

@@ -118,13 +118,12 @@ class RemoteEncoder:
         patient: bool = False,
         requests: int = REQUESTS,
         on_request: Callable[[Event, float], None] = lambda _, __: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if artifact.remote is None or not artifact.probes:
             raise ValueError(f"encoder {artifact.id} is not a remote one")
         self.id, self.dim = artifact.id, artifact.spec.dim
         self.probes = [(one.text, np.asarray(one.pooled, np.float32)) for one in artifact.probes]
-        self.seconds, self.patient, self.clock = seconds, patient, clock
+        self.seconds, self.patient = seconds, patient
         self.on_request = on_request
         self.met = False  # whether the server has ever answered a probe correctly
         self.failure: IsosimError | None = None  # the last failure; None after the next correct answer
@@ -182,16 +181,12 @@ class RemoteEncoder:
         """Waits for a request on the loop. Raises EncoderUnreachable if `close` ended it."""
         loop, _ = self._started.result()
         try:
-            future = asyncio.run_coroutine_threadsafe(request, loop)
-        except RuntimeError:  # the loop has ended
-            request.close()
-            raise self._ended from None
-        try:
             # The request limits its own time. This limit is for a request that `close` overlooked.
-            return future.result(self.seconds + 2 * CHECK_SECONDS)
+            return asyncio.run_coroutine_threadsafe(request, loop).result(self.seconds + 2 * CHECK_SECONDS)
         except (CancelledError, TimeoutError) as error:
             raise self._ended from error
-        except RuntimeError as error:  # the loop is ending, and starts nothing more
+        except RuntimeError as error:  # the loop has ended, or is ending and starts nothing more
+            request.close()
             if not self._closed:
                 raise
             raise self._ended from error
@@ -201,20 +196,20 @@ class RemoteEncoder:
         return EncoderUnreachable(f"requests to the server of encoder {self.id} were ended")
 
     async def _run(self, texts: list[str], attempts: int, *, forced: bool) -> Vectors:
-        until = self.clock() + self.seconds
+        until = time.monotonic() + self.seconds
         for attempt in range(1, attempts + 1):
             if not forced and self.failure is not None and self.state in ("down", "changed"):
                 raise copy.copy(self.failure)
-            started = self.clock()
+            started = time.monotonic()
             longest = self.seconds / ATTEMPTS if texts else CHECK_SECONDS
             try:
                 return await self._ask(texts, min(until - started, longest))
             except Refusal as refusal:
-                self.on_request("refused" if refusal.status else "unreachable", self.clock() - started)
+                self.on_request("refused" if refusal.status else "unreachable", time.monotonic() - started)
                 pause = min(FIRST_PAUSE * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.5)  # noqa: S311
                 if refusal.status == 429:
                     pause = max(pause, refusal.retry_after)
-                last = attempt == attempts or not refusal.again or self.clock() + pause >= until
+                last = attempt == attempts or not refusal.again or time.monotonic() + pause >= until
                 last = last or (pause > LONGEST_WAIT and not self.patient)
                 error = await self._error_of(refusal, texts, tried=last or attempt >= ATTEMPTS)
                 if last or isinstance(error, TextsRefused):
@@ -226,7 +221,7 @@ class RemoteEncoder:
         """Sends the texts and a probe. Raises Refusal, or EncoderChanged if the probe's vector differs."""
         if self._closed:  # the loop may start a request after `close`, before it has ended
             raise self._ended
-        started = self.clock()
+        started = time.monotonic()
         probe, known = self.probes[self._turn % len(self.probes)]
         self._turn += 1
         try:
@@ -240,7 +235,7 @@ class RemoteEncoder:
                 f"at most {TOLERANCE} is accepted"
             )
         self.met, self.failure, self._failures = True, None, 0
-        self.on_request("ok", self.clock() - started)
+        self.on_request("ok", time.monotonic() - started)
         return vectors[:-1]
 
     def _changed(self, how: str) -> NoReturn:

@@ -54,22 +54,17 @@ class EncoderPlan:
         return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
 
 
-def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> EncoderPlan:
+def plan(settings: Settings, name: str, *, exclusive: bool) -> EncoderPlan:
     """Finds the encoder in the store and decides how to run it.
 
     Args:
         exclusive: whether a batch that runs alone may use all cores. This needs a second copy of the weights.
-        queue: values of `max_queued_texts` and `max_wait` that override the settings.
 
     Raises:
         Unavailable: the store has no such encoder, or the engine cannot run it.
     """
     artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(name)
-    given = {
-        "runs": settings.runs,
-        "max_batch_tokens": settings.max_batch_tokens,
-        "max_wait": settings.max_wait,
-    } | queue
+    given: dict[str, Any] = {name: getattr(settings, name) for name in ("runs", "max_batch_tokens", "max_wait")}
     if artifact.kind != "onnx":
         remote = plan_remote(hung_after=HUNG * settings.request_timeout, **given)
         return EncoderPlan(artifact, "onnxruntime", remote)
