@@ -20,47 +20,41 @@ from ._sending import Blocking, Sender, Suspending, each, finished
 
 P = ParamSpec("P")
 T = TypeVar("T")
+B = TypeVar("B")
+A = TypeVar("A")
 PATIENT = Retries()
 
 
-class Method(Generic[P, T]):
-    """A method of both clients that has one result."""
+class Method(Generic[P, B, A]):
+    """A method of both clients. `B`: what `Client` returns; `A`: what `AsyncClient` returns."""
 
-    def __init__(self, build: Callable[P, Answered[T]]) -> None:
-        self.build = build
+    def __init__(self, build: Callable[P, Any], run: str) -> None:
+        self.build, self.run = build, run
 
     @overload
-    def __get__(self, client: None, owner: type) -> Callable[P, Answered[T]]: ...
+    def __get__(self, client: None, owner: type) -> Callable[P, Any]: ...
     @overload
-    def __get__(self, client: "Client", owner: type) -> Callable[P, T]: ...
+    def __get__(self, client: "Client", owner: type) -> Callable[P, B]: ...
     @overload
-    def __get__(self, client: "AsyncClient", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: "AsyncClient", owner: type) -> Callable[P, A]: ...
     def __get__(self, client: Any, owner: type) -> Any:
-        return self.build if client is None else bound(self.build, client._answer)
+        if client is None:
+            return self.build
+        run = getattr(client, self.run)
+
+        @functools.wraps(self.build)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return run(self.build(*args, **kwargs))
+
+        return call
 
 
-class StreamMethod(Generic[P, T]):
-    """A method of both clients that yields results."""
-
-    def __init__(self, build: Callable[P, Streamed[T]]) -> None:
-        self.build = build
-
-    @overload
-    def __get__(self, client: None, owner: type) -> Callable[P, Streamed[T]]: ...
-    @overload
-    def __get__(self, client: "Client", owner: type) -> Callable[P, Iterator[T]]: ...
-    @overload
-    def __get__(self, client: "AsyncClient", owner: type) -> Callable[P, AsyncIterator[T]]: ...
-    def __get__(self, client: Any, owner: type) -> Any:
-        return self.build if client is None else bound(self.build, client._stream)
+def answered(build: Callable[P, Answered[T]]) -> Method[P, T, Coroutine[Any, Any, T]]:
+    return Method(build, "_answer")
 
 
-def bound(build: Callable[..., Any], run: Callable[[Any], Any]) -> Callable[..., Any]:
-    @functools.wraps(build)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return run(build(*args, **kwargs))
-
-    return call
+def streamed(build: Callable[P, Streamed[T]]) -> Method[P, Iterator[T], AsyncIterator[T]]:
+    return Method(build, "_stream")
 
 
 class Methods:
@@ -71,41 +65,41 @@ class Methods:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self._http.base_url)!r})"
 
-    similarity = Method(_scoring.similarity)
-    embed = Method(_scoring.embed)
-    rerank = Method(_scoring.rerank)
-    ready = Method(_scoring.ready)
+    similarity = answered(_scoring.similarity)
+    embed = answered(_scoring.embed)
+    rerank = answered(_scoring.rerank)
+    ready = answered(_scoring.ready)
 
-    calibrate = Method(_calibrating.calibrate)
-    add_labels = Method(_calibrating.add_labels)
-    job = Method(_calibrating.job)
-    jobs = Method(_calibrating.jobs)
-    cancel = Method(_calibrating.cancel)
-    events = StreamMethod(_following.events)
-    wait = Method(_following.wait)
+    calibrate = answered(_calibrating.calibrate)
+    add_labels = answered(_calibrating.add_labels)
+    job = answered(_calibrating.job)
+    jobs = answered(_calibrating.jobs)
+    cancel = answered(_calibrating.cancel)
+    events = streamed(_following.events)
+    wait = answered(_following.wait)
 
-    match = StreamMethod(_following.match)
-    start_match = Method(_matching.start_match)
-    wait_match = Method(_following.wait_match)
-    matches = Method(_matching.matches)
-    match_state = Method(_matching.match_state)
-    result = StreamMethod(_matching.result)
-    pairs_to_judge = Method(_matching.pairs_to_judge)
-    judge = Method(_matching.judge)
-    delete_match = Method(_matching.delete_match)
-    check_searches = Method(_matching.check_searches)
+    match = streamed(_following.match)
+    start_match = answered(_matching.start_match)
+    wait_match = answered(_following.wait_match)
+    matches = answered(_matching.matches)
+    match_state = answered(_matching.match_state)
+    result = streamed(_matching.result)
+    pairs_to_judge = answered(_matching.pairs_to_judge)
+    judge = answered(_matching.judge)
+    delete_match = answered(_matching.delete_match)
+    check_searches = answered(_matching.check_searches)
 
-    domains = Method(_domains.domains)
-    domain = Method(_domains.domain)
-    version = Method(_domains.version)
-    threshold = Method(_domains.threshold)
-    thresholds = Method(_domains.thresholds)
-    save_threshold = Method(_domains.save_threshold)
-    delete_threshold = Method(_domains.delete_threshold)
-    promote = Method(_domains.promote)
-    rollback = Method(_domains.rollback)
-    delete_domain = Method(_domains.delete_domain)
-    delete_version = Method(_domains.delete_version)
+    domains = answered(_domains.domains)
+    domain = answered(_domains.domain)
+    version = answered(_domains.version)
+    threshold = answered(_domains.threshold)
+    thresholds = answered(_domains.thresholds)
+    save_threshold = answered(_domains.save_threshold)
+    delete_threshold = answered(_domains.delete_threshold)
+    promote = answered(_domains.promote)
+    rollback = answered(_domains.rollback)
+    delete_domain = answered(_domains.delete_domain)
+    delete_version = answered(_domains.delete_version)
 
 
 class Client(Methods):

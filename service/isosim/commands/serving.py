@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +17,6 @@ from isosim.settings import Settings
 from isosim.store.blobs import Blobs, opened
 from isosim.store.blobs import check as check_conditions
 from isosim.store.identity import create, identify
-
-if TYPE_CHECKING:
-    from isosim.server.process import Server
 
 log = logging.getLogger("isosim")
 
@@ -49,12 +46,19 @@ def serve(
             made(blobs)
         identify(blobs)
         server = Server(settings)
-        refusal = Refusal(server)
-        logging.getLogger("uvicorn.error").addFilter(refusal)
-        with suppress(SystemExit):  # raised by uvicorn if the start fails; reported below
+        state = server.app.state
+
+        def wanted(record: logging.LogRecord) -> bool:  # not the traceback of a failed start if one line tells why
+            known = isinstance(state.failure, IsosimError | OSError)
+            return not (known and record.getMessage().startswith("Traceback"))
+
+        logging.getLogger("uvicorn.error").addFilter(wanted)
+        with suppress(SystemExit):  # raised by uvicorn if the start fails
             server.run()
-        if refusal.reason is not None:
-            raise Unavailable(refusal.reason)
+        if isinstance(state.failure, IsosimError | OSError):
+            raise state.failure
+        if state.failure is not None:  # the log has its traceback, without the message
+            raise Unavailable(f"{type(state.failure).__name__}: {state.failure}")
         if server.failed or not server.started:
             raise typer.Exit(1)
 
@@ -83,28 +87,6 @@ def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
         raise typer.Exit(1) from None
     finally:
         logs.flush()
-
-
-class Refusal(logging.Filter):
-    """Log filter that finds the reason of a failed start: the last line of the traceback that uvicorn logs."""
-
-    def __init__(self, server: "Server") -> None:
-        super().__init__()
-        self.server = server
-        self.reason: str | None = None
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        if self.server.started or not text.startswith("Traceback"):
-            return True
-        kind, _, message = text.rstrip().rsplit("\n", 1)[-1].partition(": ")
-        if kind.startswith("isosim.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
-            self.reason = message
-            return False
-        # The traceback is also logged, but without its message, which could quote a request. `reason` contains the
-        # message, because before the start there are no requests.
-        self.reason = f"{kind}: {message}"
-        return True
 
 
 def worker(

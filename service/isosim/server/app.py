@@ -16,7 +16,6 @@ from isosim.api.matches import check, posting, results
 from isosim.api.middleware import Envelope, cors
 from isosim.api.scoring import similarity
 from isosim.api.state import Service
-from isosim.errors import IsosimError, Unavailable
 from isosim.server import documentation
 from isosim.server.composition import build
 from isosim.settings import Settings
@@ -30,8 +29,9 @@ def create_app(settings: Settings) -> FastAPI:
         async with AsyncExitStack() as stack:
             try:
                 service = await stack.enter_async_context(build(settings))
-            except IsosimError as error:  # uvicorn logs its message alone
-                raise Unavailable(errors.in_words(error)) from error
+            except Exception as error:
+                app.state.failure = error  # `isosim serve` reports it
+                raise
             app.state.service = service
             yield {"service": service}
 
@@ -47,6 +47,7 @@ def create_app(settings: Settings) -> FastAPI:
         # FastAPI's own telemetry would export paths, queries and exception messages; observability/otlp.py does not.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
+    app.state.failure = None
     errors.install(app)
     documentation.install(app)
     routers = (  # in the order of the documentation
