@@ -60,7 +60,7 @@ def domains(
     """Domains and their versions. Without a subcommand, list them."""
     given = {"server": server, "model_store": model_store, "encoder": encoder, "as_json": as_json}
     if context.invoked_subcommand is None:
-        list_domains(**given)  # type: ignore[arg-type]
+        list_domains(**given)
         return
     # Options before the subcommand also apply to it.
     context.default_map = {context.invoked_subcommand: {name: value for name, value in given.items() if value}}
