@@ -91,7 +91,7 @@ def examine(**given: Any) -> Iterator[Finding]:
     yield Finding("ok", "settings", f"set: {', '.join(sorted(settings.model_fields_set)) or 'none'}")
     yield runtime(settings.engine)
     yield access(settings)
-    yield from server(settings)
+    yield server(settings)
     yield from store(settings)
     yield from redis(settings)
 
@@ -149,27 +149,24 @@ def keys(path: Path) -> Finding:
     return Finding("ok", "access", f"{path}: {count} keys")
 
 
-def server(settings: Settings) -> Iterator[Finding]:
+def server(settings: Settings) -> Finding:
     """Asks the server at the address of the settings for its state, if there is one."""
     host = LOOPBACK.get(settings.host, settings.host)
-    where, restart = f"{host}:{settings.port}", "see its log; restart it if it hangs"
-    address = f"http://[{host}]" if ":" in host else f"http://{host}"
+    where = f"{host}:{settings.port}"
     try:
         with httpx2.Client(timeout=TIMEOUT, trust_env=False) as http:
-            answer = http.get(f"{address}:{settings.port}/readyz")
-            found = answer.json()["error" if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE else "encoder"]
+            answer = http.get(f"http://{f'[{host}]' if ':' in host else host}:{settings.port}/readyz")
+        found = answer.json()["error" if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE else "encoder"]
     except httpx2.ConnectError:
-        yield Finding("ok", "server", f"none runs at {where}")
+        return Finding("ok", "server", f"none runs at {where}")
     except httpx2.TransportError as error:
-        yield Finding("fault", "server", f"{where} does not answer: {error}", restart)
+        return Finding("fault", "server", f"{where} does not answer: {error}", "see its log; restart it if it hangs")
     except (ValueError, KeyError, TypeError):
         remedy = "stop it, or set ISOSIM_PORT or ISOSIM_HOST"
-        yield Finding("fault", "server", f"the program at {where} is not isosim", remedy)
-    else:
-        if answer.is_success:
-            yield Finding("ok", "server", f"{where} is ready, with encoder {found[:12]}")
-        else:
-            yield Finding("fault", "server", f"{where} is not ready: {found}", restart)
+        return Finding("fault", "server", f"the program at {where} is not isosim", remedy)
+    if answer.is_success:
+        return Finding("ok", "server", f"{where} is ready, with encoder {found[:12]}")
+    return Finding("fault", "server", f"{where} is not ready: {found}", "see its log; restart it if it hangs")
 
 
 def store(settings: Settings) -> Iterator[Finding]:
