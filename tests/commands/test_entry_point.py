@@ -47,7 +47,7 @@ def test_help_and_version_import_no_package_but_typer() -> None:
         (("serve", "--port", "abc"), "'--port': Input should be a valid integer"),
         (("embed", "-o", "x.csv"), ".npy or .jsonl"),
         (("similarity", "--nope"), "--nope"),
-        (("similarity", "a", "b"), "unexpected extra argument (b)"),
+        (("similarity", "a", "b"), "unexpected extra argument(s) (b)"),
         (("domains", "promote", "tickets", "one"), "version"),
         (("train", "regression", __file__, "-o", "x", "--batch-size", "0"), "--batch-size"),
     ],
