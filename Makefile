@@ -152,10 +152,11 @@ wheels:  ## download the images' packages into docker/wheels, for builds without
 
 shipped: .venv/run model_store/encoders/minilm  ## make the shipped default calibration again (DATA=folder with text/wikipedia-en.txt)
 	@store=$$(mktemp -d) && cp -r model_store/encoders $$store/ && \
+	$(BIN)/isosim store init --model-store $$store && \
 	$(BIN)/isosim calibrate $(DATA)/text/wikipedia-en.txt --domain default --promote always --model-store $$store && \
 	for digest in $$store/encoders/minilm/*/; do \
 	  rm -rf service/isosim/export/shipped && mkdir -p service/isosim/export/shipped && \
-	  cp -r $$store/domains/default/1 service/isosim/export/shipped/$$(basename $$digest); done; rm -rf $$store
+	  cp -r $$store/versions/default/* service/isosim/export/shipped/$$(basename $$digest); done; rm -rf $$store
 
 INT8 := model_store/encoders/minilm-int8
 bench: .venv/dev model_store/encoders/minilm $(INT8) redis  ## measure speed against its limits and peers (DATA=, PARTS="throughput cached …")
