@@ -53,7 +53,6 @@ class Result:
     fitted: dict[str, str]  # set -> method with its parameters; for `auto` the one that was chosen
     edit_distance: float  # Spearman of the scores with the edit distance
     effective_rank: float
-    spectrum: list[float]  # singular values of the unit vectors, relative to the largest
     auc: float | None  # None without question pairs
 
 
@@ -161,7 +160,6 @@ class Evaluation:
             {name: str(own.method) for name, own in maps.items()},
             spearman(self.similarities(fitted, self.dev), self.distances),
             space.effective_rank,
-            space.singular_spectrum,
             auc,
         )
 

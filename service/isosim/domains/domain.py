@@ -217,7 +217,7 @@ class Domain:
             return replace(self, thresholds={key: facts for key, facts in self.thresholds.items() if key != saved})
         if revision is not None and revision < self.revision:
             return self
-        raise unknown_threshold(name, saved, self.thresholds)
+        raise unknown_threshold(name, saved)
 
 
 def differences(before: Domain, after: Domain) -> Iterator[tuple[str, str | None, Any, Any]]:

@@ -199,7 +199,7 @@ class Registry:
             self._know(domain, record)
             self._due.add(domain)  # what else has changed, the next refresh applies
         if name not in record.targets:
-            raise unknown_threshold(domain, name, record.targets)
+            raise unknown_threshold(domain, name)
         return record.targets[name]
 
     async def _once(self, ref: DomainRef, encoder: str | None) -> Calibration:

@@ -5,7 +5,7 @@ The store keeps the encoder's name, its number of dimensions, and a calibrator f
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +36,10 @@ def register(
         raise InvalidInput(f"dimensions: {dim}; expected {LEAST_DIM} to {MOST_DIM:,}")
     encoders = EncoderStore.at(store)
     if name in encoders.ids():
-        return check_same(encoders.find(name), dim, unit=unit)
+        known = encoders.find(name)
+        given = {"dimensions": (known.spec.dim, dim), "unit-vectors": (known.unit_vectors, unit)}
+        check_same(known, "vectors", given)
+        return known
     say("making the calibrator")
     registration = encoders.registration(name)
     spec = spec_of("vectors", name, [registration, unit], dim)
@@ -61,15 +64,17 @@ def spec_of(
     return EncoderSpec(source, weights, "", kind, 0, max_length, prompt, kind, dim, pad_token_id=0)
 
 
-def check_same(known: EncoderArtifact, dim: int, *, unit: bool) -> EncoderArtifact:
-    """Returns `known` if it was registered with the same arguments. Otherwise raises InvalidInput."""
-    if known.kind != "vectors":
-        what = f"encoder {known.id} exists already and is of another kind"
-        raise InvalidInput(f"{what}; choose another name (isosim encoder list shows those in use)")
-    if (known.spec.dim, known.unit_vectors) != (dim, unit):
-        lengths = "unit vectors" if known.unit_vectors else "vectors of any norm"
-        raise InvalidInput(
-            f"encoder {known.id} exists already, with {known.spec.dim} dimensions and {lengths}; choose another name, "
-            f"or remove it first: isosim encoder remove {known.id}"
-        )
-    return known
+def check_same(known: EncoderArtifact, kind: str, given: Mapping[str, tuple[object, object]]) -> None:
+    """Raises InvalidInput if `known` is of another kind, or was registered with other options.
+
+    given: option -> its value when `known` was registered, and now.
+    """
+    what = f"encoder {known.id} exists already"
+    if known.kind != kind:
+        raise InvalidInput(f"{what} and is of another kind (isosim encoder list shows kinds); choose another name")
+    for option, (before, now) in given.items():
+        if before != now:
+            raise InvalidInput(
+                f"{what}, registered with --{option} {before!r}, but this command uses {now!r}; choose another name, "
+                f"or remove the registered encoder first: isosim encoder remove {known.id}"
+            )

@@ -13,7 +13,7 @@ from isosim.encoders.embeddings_api import EmbeddingsClient, Refusal, checked_ur
 from isosim.encoders.remote import TOLERANCE, check, probes_of
 from isosim.encoders.store import CALIBRATOR, EncoderArtifact, EncoderStore, Endpoint
 from isosim.errors import BackendFailure, EncoderUnreachable, InvalidInput
-from isosim.export.brought import LEAST_DIM, spec_of
+from isosim.export.brought import LEAST_DIM, check_same, spec_of
 from isosim.export.graph import export_calibrator
 from isosim.scoring.similarity import normalized
 
@@ -53,7 +53,9 @@ def register(
     endpoint = Endpoint(checked_url(url), model, key)
     known = encoders.find(name) if name in encoders.ids() else None  # raises if the registered encoder is damaged
     if known is not None:
-        check_same(known, model, prompt, max_length)
+        was = model if known.remote is None else known.remote.model
+        prompts, lengths = (known.spec.prompt, prompt), (known.spec.max_length, max_length)
+        check_same(known, "remote", {"model": (was, model), "prompt": prompts, "max-length": lengths})
     endpoint, vectors = answers(endpoint, say)
     if known is not None:
         return readdressed(encoders, known, endpoint, say)
@@ -69,21 +71,6 @@ def register(
     artifact = encoders.add(name, spec, write)
     say(f"encoder {name} is registered; isosim stores only the vectors of {len(PROBES)} fixed probe texts")
     return artifact
-
-
-def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int) -> None:
-    """Raises InvalidInput if `known` is not remote, or was registered with another model, prompt or maximum length."""
-    what = f"encoder {known.id} exists already"
-    if known.remote is None:
-        raise InvalidInput(f"{what} and is of another kind (isosim encoder list shows kinds); choose another name")
-    given = {"model": (known.remote.model, model), "prompt": (known.spec.prompt, prompt)}
-    given |= {"max-length": (known.spec.max_length, max_length)}  # type: ignore[dict-item]
-    for option, (before, now) in given.items():
-        if before != now:
-            raise InvalidInput(
-                f"{what}, registered with --{option} {before!r}, but this command uses {now!r}; choose another name, "
-                f"or remove the registered encoder first: isosim encoder remove {known.id}"
-            )
 
 
 def answers(endpoint: Endpoint, say: Say) -> tuple[Endpoint, Vectors]:

@@ -11,7 +11,6 @@ from scipy.sparse.csgraph import connected_components
 from scipy.stats import mannwhitneyu, rankdata, spearmanr
 
 from isosim.arrays import Doubles, Rows, Vectors
-from isosim.fitting.linear import crowding
 from isosim.fitting.scripts import MARK, TOKEN, words
 from isosim.scoring.method import Method
 from isosim.scoring.similarity import normalized
@@ -21,7 +20,6 @@ Score = Literal["spearman", "auroc"]
 BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
 SAME = 1e-4  # unit vectors closer than this are treated as equal; rounding errors are about 1e-6 in fp32
 WINDOW = 32  # `repeated` compares each vector with this many vectors after it
-SPECTRUM = 64  # number of singular values in a report
 BLOCK = 10_000  # number of pairs of vectors compared at once; each side takes 30 MB with 768 dimensions
 
 
@@ -29,12 +27,10 @@ BLOCK = 10_000  # number of pairs of vectors compared at once; each side takes 3
 class Surface:
     """How much an encoder's vectors depend on surface features of the texts, such as their length.
 
-    `crowding`, `share` and `directions` are measured on the encoder's vectors. `share_reference` and
-    `directions_reference` are the expected values of `share` and `directions` for a bag-of-words baseline, in which
-    a text's vector is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1).
+    `share_reference` and `directions_reference` are the expected values of `share` and `directions` for a bag-of-words
+    baseline, in which a text's vector is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1).
     """
 
-    crowding: float  # mean cosine of random pairs of vectors
     share: float  # share of the centred variance that surface features explain
     share_reference: float  # `share` for the bag-of-words baseline
     directions: float  # participation ratio: effective number of directions
@@ -52,8 +48,8 @@ class Surface:
     def rawness(self) -> float:
         """How much the vectors depend on surface features: share × share_ratio / √directions_ratio.
 
-        This measure was developed for this project (docs/decisions/gate.md). It does not use `crowding`, because
-        `crowding` is also high for encoders trained contrastively at a low temperature.
+        This measure was developed for this project (docs/decisions/gate.md). It does not use the mean cosine of random
+        pairs, which is also high for encoders trained contrastively at a low temperature.
         """
         return float(self.share * self.share_ratio / np.sqrt(max(self.directions_ratio, 1e-6)))
 
@@ -62,7 +58,7 @@ class Surface:
         """Measures N texts and their vectors (N, D); needs memory for an (N, N) matrix."""
         basis = surface_basis(surface_features(texts))
         reference = bag_of_words(texts, basis, x.shape[1])
-        return cls(crowding(x), surface_share(x, basis), reference[0], participation_ratio(x), reference[1])
+        return cls(surface_share(x, basis), reference[0], participation_ratio(x), reference[1])
 
 
 def surface_features(texts: Sequence[str]) -> Doubles:
@@ -245,8 +241,6 @@ def midranks(values: npt.NDArray[np.floating], weights: Doubles) -> Doubles:
 class LabelTest:
     """Scores of several maps on the same labelled pairs, with a paired bootstrap over the pairs."""
 
-    pairs: int
-    kind: Score
     scores: dict[Method, float]
     samples: dict[Method, Doubles]  # scores (B,) of the bootstrap samples
 
@@ -266,7 +260,7 @@ class LabelTest:
         once = np.ones((1, count))
         samples = {m: bootstrapped(s, values, weights, kind) for m, s in similarities.items()}
         scores = {m: float(bootstrapped(s, values, once, kind)[0]) for m, s in similarities.items()}
-        return cls(count, kind, scores, samples)
+        return cls(scores, samples)
 
     def p_not_better(self, one: Method, other: Method) -> float:
         """One-sided p-value for `one` being better than `other`: the share of samples in which `one` is not better."""
@@ -297,7 +291,6 @@ class Space:
 
     mean_random_cosine: float  # of random pairs
     effective_rank: float  # Roy & Vetterli, 2007
-    singular_spectrum: list[float]  # the first singular values, divided by the largest, rounded to six decimals
 
     @classmethod
     def from_vectors(cls, latents: Vectors, rng: np.random.Generator) -> "Space":
@@ -313,5 +306,4 @@ class Space:
         return cls(
             float(np.square(unit.mean(0, dtype=np.float64)).sum()),
             float(np.exp(-(share * np.log(share)).sum())),
-            [round(float(v), 6) for v in singular[:SPECTRUM] / singular[0]],
         )

@@ -11,8 +11,8 @@ Labels can overrule the rule: if there are any, other methods are fitted too, an
 the labels is chosen.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -58,15 +58,6 @@ SIMPLE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelOrigin:
-    """How many labelled pairs were posted, and which of them were left out."""
-
-    posted: int
-    contradictions: dict[str, Any]  # labelled both 0 and 1; see `requirements.without_contradictions`
-    unreadable: int
-
-
 @dataclass(frozen=True)
 class Labels:
     """Labelled pairs."""
@@ -76,7 +67,7 @@ class Labels:
     values: Doubles  # (L,) 0 and 1, or grades
     weights: Doubles | None = None  # (L,); None: all are equal
     features: Doubles | None = None  # (L, F) of the pairs of texts; None: vectors were sent
-    origin: LabelOrigin | None = None  # of all that were posted
+    origin: Mapping[str, Any] = field(default_factory=dict)  # how many were posted and left out, for `LabelReport`
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +19,13 @@ from isosim.errors import EncoderMismatch, InvalidInput
 from isosim.fitting import false_hits, gate, out_of_domain, pair_map, probability, reference
 from isosim.fitting.calibrator import group_sizes
 from isosim.fitting.evidence import RankTest, Space, repeated
-from isosim.fitting.gate import LabelOrigin, Labels
+from isosim.fitting.gate import Labels
 from isosim.fitting.methods import FittedMap, fit
 from isosim.fitting.publication import Fit
 from isosim.fitting.recognition import Embed
 from isosim.fitting.report import (
     AGREEMENT_LEVEL,
     LabelReport,
-    Origin,
     Report,
     candidate_facts,
     reference_facts,
@@ -109,7 +109,7 @@ class Sample:
     shuffled: Vectors | None  # vectors of copies with shuffled words
     lines: list[int]  # line in which each text first appears, or row of each vector, counted from 1
     labels: Labels | None
-    origin: Origin
+    origin: Mapping[str, Any]  # where the texts or vectors come from, for `Report`
 
 
 def calibrate_job(
@@ -180,7 +180,7 @@ def calibrate_job(
             model, labels = with_labels(model, fitted, sample.labels, request)
     assert model.reference is not None and model.raw_reference is not None  # noqa: S101 - by `model_of`
     facts = Report(
-        **vars(sample.origin),
+        **sample.origin,
         method=str(fitted.method),
         asked=request.method,
         evidence=choice.rule,
@@ -258,12 +258,12 @@ def sample_texts(
         salad if len(shuffled) else None,
         [lines[text] for text in texts],
         with_vectors(labels, labelled, origin) if labels else None,
-        Origin(
-            drawn.posted,
-            drawn.distinct,
-            text_sha256=hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest(),
-            unreadable=len(blind),
-        ),
+        {
+            "posted": drawn.posted,
+            "distinct": drawn.distinct,
+            "text_sha256": hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest(),
+            "unreadable": len(blind),
+        },
     )
 
 
@@ -295,18 +295,18 @@ def sample_vectors(
         None,
         (drawn.rows + 1).tolist(),
         with_vectors(labels, encode(sides(labels)).vectors, origin, brought=True) if labels else None,
-        Origin(
-            len(file),
-            drawn.distinct,
-            vectors_sha256=drawn.sha256,
-            not_judged=("out_of_domain", "recognition", *(() if texts else ("rawness",))),
-        ),
+        {
+            "posted": len(file),
+            "distinct": drawn.distinct,
+            "vectors_sha256": drawn.sha256,
+            "not_judged": ("out_of_domain", "recognition", *(() if texts else ("rawness",))),
+        },
     )
 
 
 def readable_labels(
     labels: Sequence[LabelledPair], encoder: EncoderArtifact, kind: str
-) -> tuple[list[LabelledPair], LabelOrigin]:
+) -> tuple[list[LabelledPair], dict[str, Any]]:
     """Distinct labelled pairs that can be used, and facts about the others.
 
     Pairs with an unreadable text are left out, and pairs of different texts that differ only in unknown words, because
@@ -316,7 +316,7 @@ def readable_labels(
         InvalidInput: the remaining labels are not usable.
     """
     posted, left_out = len(labels), ""
-    contradictions: dict[str, object] = {}
+    contradictions: dict[str, Any] = {}
     if kind == "matches":
         labels, contradictions = without_contradictions(labels)
         if contradictions:
@@ -334,7 +334,7 @@ def readable_labels(
     unreadable = len(distinct) - len(kept)
     if posted:
         check_labels(kept, kind, left_out=left_out + besides(unreadable))
-    return kept, LabelOrigin(posted=posted, contradictions=contradictions, unreadable=unreadable)
+    return kept, {"posted": posted, "contradictions": contradictions, "unreadable": unreadable}
 
 
 def sides(labels: Sequence[LabelledPair]) -> list[str]:
@@ -343,7 +343,7 @@ def sides(labels: Sequence[LabelledPair]) -> list[str]:
 
 
 def with_vectors(
-    labels: Sequence[LabelledPair], vectors: Vectors, origin: LabelOrigin, *, brought: bool = False
+    labels: Sequence[LabelledPair], vectors: Vectors, origin: Mapping[str, Any], *, brought: bool = False
 ) -> Labels:
     """The pairs with the vectors (T, D) of their `sides`. Raises InvalidInput if labels and similarities disagree."""
     row = {text: index for index, text in enumerate(sides(labels))}
@@ -438,9 +438,8 @@ def with_labels(
         better, tried = pair_map.fit(pairs, x, labels.features, request.seed)
     labelled = replace(model, probability=learnt, pair_map=better)
     table = operating_points(labelled)
-    origin, agreement = labels.origin, agreement_of(labels)
-    assert origin is not None  # noqa: S101 - of posted labels
-    return labelled, LabelReport.build(origin, facts, agreement, table=table, pair_features=tried)
+    own = {"table": table, "pair_features": tried, **labels.origin}
+    return labelled, LabelReport.build(facts, agreement_of(labels), **own)
 
 
 def cross_fitted(

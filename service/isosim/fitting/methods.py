@@ -111,7 +111,7 @@ def fit(
 def _affine(
     method: Method, train: Vectors, like: Mapping[str, Any], spectrum: linear.Spectrum | None
 ) -> tuple[linear.Affine, dict[str, Any]]:
-    """A method's affine map, and its settings; shrinkage and crowding come from `like` if it has them."""
+    """A method's affine map, and what a fit to other vectors reuses; it comes from `like` if that has it."""
     strength = DEFAULT_STRENGTHS.get(method.name, 0.0) if method.strength is None else method.strength
     match method.name:
         case "flow" | "flow-paper":
@@ -119,7 +119,7 @@ def _affine(
         case "sn":
             return linear.standard_normalization(train.astype(np.float64)), {}
         case "mean-direction":
-            return linear.mean_direction(train.astype(np.float64), strength), {"share": strength}
+            return linear.mean_direction(train.astype(np.float64), strength), {}
         case "sn-nulling":
             x = train.astype(np.float64)
             affine, shrinkage = linear.standard_nulling(x, int(strength), like.get("shrinkage"))
@@ -130,21 +130,17 @@ def _affine(
         case "centring":
             affine = linear.centring(spectrum)
         case "nulling":
-            settings["directions"] = k = int(strength)
-            affine = linear.nulling(spectrum, k)
+            affine = linear.nulling(spectrum, int(strength))
         case "whitening":
             affine = linear.whitening(spectrum)
         case "whitening-k":
-            settings["keep"] = k = min(int(strength), train.shape[1])
-            affine = linear.whitening(spectrum, keep=k)
+            affine = linear.whitening(spectrum, keep=int(strength))
         case "partial":
-            settings["power"] = strength
             affine = linear.whitening(spectrum, power=strength)
         case "tempered":
             settings["crowding"] = c = like.get("crowding", linear.crowding(train.astype(np.float64)))
             affine = linear.tempered_whitening(spectrum, c)
         case "soft" | "soft-flow":
-            settings["strength"] = strength
             affine = linear.soft_whitening(spectrum, strength)
         case _:
             raise ValueError(f"no method '{method}'")

@@ -30,20 +30,12 @@ SURE = 1.64  # a difference of more standard errors than this is significant (on
 
 
 class Decision(NamedTuple):
-    """Whether a version becomes champion, and why."""
+    """Whether a version is to be champion, and why; after `Fit.publish`, whether it is."""
 
-    promote: bool
+    promoted: bool
     why: str
     lost: Mapping[str, str] = {}  # saved targets that the version would make unreachable: name -> why
-
-
-class Publication(NamedTuple):
-    """A version that was written."""
-
-    version: int
-    promoted: bool  # whether it is champion
-    why: str  # why it is champion, or why not
-    report: dict[str, Any]  # for JSON
+    version: int = 0  # 0: it is not written yet
 
 
 @dataclass(frozen=True)
@@ -58,7 +50,7 @@ class Fit:
     report: dict[str, Any]  # for JSON
     labels: LabelReport | None = None
 
-    def publish(self, domains: DomainStore, job: Job | None = None) -> Publication:
+    def publish(self, domains: DomainStore, job: Job | None = None) -> Decision:
         """Writes the version, and makes it champion in the same write if `decide` says so.
 
         If another version becomes champion meanwhile, this one is written without promotion, and then compared with
@@ -92,36 +84,33 @@ class Fit:
         )
         if job is not None:
             author.set(Author(job.owner, job=job.id))
-        with written(self._facts(decision), self.fitted.weights, self.model) as folder:
+        with written(self.report_with(decision), self.fitted.weights, self.model) as folder:
             number = domains.publish(
                 request.domain,
                 folder,
                 version,
                 epoch=request.epoch,
-                promote=lambda domain: decision.promote and domain.served(digest).champion == champion,
+                promote=lambda domain: decision.promoted and domain.served(digest).champion == champion,
             ).number
         for _ in range(ATTEMPTS):
             now = domains.read(request.domain)
             champion = now.served(digest).champion
-            if not decision.promote or champion == number:
-                return self._published(number, decision, promoted=champion == number)
+            if not decision.promoted or champion == number:
+                return decision._replace(version=number, promoted=champion == number)
             decision = self.decide(domains, now, again=again)
-            if decision.promote:
+            if decision.promoted:
                 try:
                     domains.promote(request.domain, digest, number, revision=now.revision)
                 except Conflict:  # the domain has changed again
                     continue
                 except OSError as error:
                     why = f"it could not be promoted ({error.strerror or type(error).__name__})"
-                    why = f"{why}; it can still be promoted"
-                    return self._published(number, Decision(False, why), promoted=False)
+                    return Decision(False, f"{why}; it can still be promoted", version=number)
         why = f"other versions became champion first, in each of {ATTEMPTS} attempts"
-        return self._published(number, Decision(False, why), promoted=False)
+        return Decision(False, why, version=number)
 
-    def _published(self, number: int, decision: Decision, *, promoted: bool) -> Publication:
-        return Publication(number, promoted, decision.why, self._facts(decision))
-
-    def _facts(self, decision: Decision) -> dict[str, Any]:
+    def report_with(self, decision: Decision) -> dict[str, Any]:
+        """The report, for JSON, with the decision."""
         lost = {"unreachable": decision.lost} if decision.lost else {}
         return {**self.report, **lost, "promotion": decision.why}
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from isosim.arrays import Rows
 from isosim.fitting.evidence import LabelTest, RankTest, Space
-from isosim.fitting.gate import LabelOrigin, Rule
+from isosim.fitting.gate import Rule
 from isosim.fitting.probability import Comparison, ProbabilityReport
 from isosim.scoring.method import IDENTITY
 from isosim.scoring.reference import ReferenceDistribution
@@ -20,9 +20,32 @@ AGREEMENT_LEVEL = 0.01  # significance level of the tests whether labels agree w
 MOST_GROUPS = 20  # largest number of groups of repeated texts in a report, and of lines per group
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where the sentences or vectors of a calibration come from."""
+@dataclass(frozen=True, kw_only=True)
+class LabelReport(ProbabilityReport):
+    """What labelled pairs have taught."""
+
+    posted: int
+    contradictions: dict[str, Any]  # labelled both 0 and 1, left out; see `requirements.without_contradictions`
+    unreadable: int  # left out
+    table: list[dict[str, Any]]  # see `advice.operating_points`
+    rank_test: RankTest  # of the labels with the encoder's similarities
+    pair_features: Comparison | None = None  # of `pair_map` with the similarity alone; None: not tried
+    notice: str | None = None  # a warning, if the labels do not clearly agree with the similarities
+
+    @classmethod
+    def build(cls, learnt: ProbabilityReport, rank_test: RankTest, **facts: Any) -> Self:
+        notice = None
+        if not (rank_test.p_agree is not None and rank_test.p_agree < AGREEMENT_LEVEL):
+            notice = (
+                f"the labels do not clearly agree with the similarities ({rank_test} over {learnt.pairs} pairs), so "
+                "probabilities learnt from them may mean little; check the labels or send more of them"
+            )
+        return cls(**vars(learnt), rank_test=rank_test, notice=notice, **facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The report of a fit."""
 
     posted: int  # number of sentences or vectors, duplicates included
     distinct: int
@@ -31,32 +54,6 @@ class Origin:
     unreadable: int = 0  # distinct texts that were left out
     # What takes the encoder or texts: `out_of_domain`, `recognition`, `rawness`. So it was not judged for vectors.
     not_judged: Sequence[str] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelReport(LabelOrigin, ProbabilityReport):
-    """What labelled pairs have taught."""
-
-    table: list[dict[str, Any]]  # see `advice.operating_points`
-    rank_test: RankTest  # of the labels with the encoder's similarities
-    pair_features: Comparison | None = None  # of `pair_map` with the similarity alone; None: not tried
-    notice: str | None = None  # a warning, if the labels do not clearly agree with the similarities
-
-    @classmethod
-    def build(cls, origin: LabelOrigin, learnt: ProbabilityReport, rank_test: RankTest, **facts: Any) -> Self:
-        notice = None
-        if not (rank_test.p_agree is not None and rank_test.p_agree < AGREEMENT_LEVEL):
-            notice = (
-                f"the labels do not clearly agree with the similarities ({rank_test} over {learnt.pairs} pairs), so "
-                "probabilities learnt from them may mean little; check the labels or send more of them"
-            )
-        return cls(**vars(origin), **vars(learnt), rank_test=rank_test, notice=notice, **facts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report(Origin):
-    """The report of a fit."""
-
     method: str
     asked: str
     evidence: Rule | None  # None: the method was asked for, or there were no texts

@@ -4,9 +4,8 @@ Usage: `advise(model, "tickets", Target(fmr=0.01)).similarity` is the similarity
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from typing import Any, Self
 
 import numpy as np
@@ -347,13 +346,9 @@ def targets_in(saved: object) -> dict[str, Target]:
     return targets
 
 
-def unknown_threshold(domain: str, name: str, saved: Iterable[str]) -> NotFound:
-    """The error for an unknown threshold name; the message suggests the most similar saved name."""
-    near = get_close_matches(name[:80], list(saved), 1, 0.5)
-    error = f"threshold: domain {domain!r} has no saved threshold {name[:80]!r}"
-    if near:
-        return NotFound(f"{error}; did you mean {near[0]!r}?")
-    return NotFound(error).with_remedy(Action.LIST_THRESHOLDS, domain=domain)
+def unknown_threshold(domain: str, name: str) -> NotFound:
+    error = NotFound(f"threshold: domain {domain!r} has no saved threshold {name[:80]!r}")
+    return error.with_remedy(Action.LIST_THRESHOLDS, domain=domain)
 
 
 def no_reference(domain: str) -> Conflict:

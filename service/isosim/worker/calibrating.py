@@ -177,7 +177,8 @@ def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter
         fitted = calibrate_job(request, given, encoder, domains, reporter, threads=threads, sending=sending)
     link.ask_to_publish()
     published = fitted.publish(domains, job)
-    return {"version": published.version, "promoted": published.promoted, "report": published.report}
+    report = fitted.report_with(published)
+    return {"version": published.version, "promoted": published.promoted, "report": report}
 
 
 def check_epoch(domains: DomainStore, job: Job) -> None:

@@ -228,7 +228,7 @@ def test_every_server_follows_within_two_seconds(servers: list[Server], server: 
         ("GET", "nowhere/thresholds", None, 404, "no domain 'nowhere'"),
         ("GET", "news/versions/9", None, 404, "it has"),
         ("GET", "news/threshold?fmr=0.1&unit=l2", None, 422, "raw if it holds vectors of isosim/news:raw"),
-        ("DELETE", "news/thresholds/duplicats", None, 404, "did you mean 'duplicates'?"),
+        ("DELETE", "news/thresholds/duplicats", None, 404, "has no saved threshold 'duplicats'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_saved_or_found_is_refused_with_what_is_wanted(
@@ -238,7 +238,6 @@ def test_what_cannot_be_saved_or_found_is_refused_with_what_is_wanted(
     save(server, fmr=0.1)
     refused(server.client.request(method, f"/domains/{path}", json=body), status, said)
     assert [one["name"] for one in server.client.get(NEWS).json()["thresholds"]] == ["duplicates"]
-    refused(ask(server, "duplicate"), 404, "has no saved threshold 'duplicate'; did you mean 'duplicates'?")
     refused(ask(server, domain="default"), 404, "domain 'default' has no saved threshold 'duplicates'")
 
 

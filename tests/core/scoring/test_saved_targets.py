@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.errors import Action, InvalidInput
+from isosim.errors import InvalidInput
 from isosim.scoring.advice import (
     MOST_DECISIONS,
     DecisionThreshold,
@@ -20,7 +20,6 @@ from isosim.scoring.advice import (
     decision_threshold,
     in_single_precision,
     targets_in,
-    unknown_threshold,
 )
 from isosim.scoring.calibration import Calibration, DomainModel
 from isosim.scoring.similarity import Scores
@@ -151,11 +150,6 @@ def test_a_version_computes_a_threshold_once_and_remembers_a_bounded_number() ->
     for number in range(3 * MOST_DECISIONS):
         decision_threshold(one, Target(fmr=0.1 + number / 1000))
         assert len(one.decisions) <= MOST_DECISIONS
-
-
-def test_an_unknown_name_is_told_with_the_nearest_one() -> None:
-    assert "did you mean 'duplicates'?" in str(unknown_threshold("news", "duplicate", ["related", "duplicates"]))
-    assert unknown_threshold("news", "x", ["duplicates"]).remedy == (Action.LIST_THRESHOLDS, {"domain": "news"})
 
 
 @given(st.floats(1e-7, 0.99))

@@ -100,14 +100,13 @@ def test_a_space_collapsed_onto_one_direction_is_whitened_though_it_shows_no_sur
     assert choice.method.name == "soft"
 
 
-@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.001, 1), st.floats(1, 400), st.floats(1, 400), st.floats(1.0, 4.0))
-def test_the_strength_grows_with_surface_and_sentences_and_not_with_crowding(
-    crowding: float, share: float, reference: float, directions: float, expected: float, factor: float
+@given(st.floats(0, 1), st.floats(0.001, 1), st.floats(1, 400), st.floats(1, 400), st.floats(1.0, 4.0))
+def test_the_strength_grows_with_surface_and_sentences(
+    share: float, reference: float, directions: float, expected: float, factor: float
 ) -> None:
-    surface = evidence.Surface(crowding, share, reference, directions, expected)
+    surface = evidence.Surface(share, reference, directions, expected)
     weaker = gate.strength(surface, COUNT)
     assert 0 <= weaker <= gate.STRONGEST
-    assert gate.strength(replace(surface, crowding=crowding * factor), COUNT) == weaker
     assert gate.strength(replace(surface, share=share * factor), COUNT) >= weaker
     assert gate.strength(surface, int(COUNT / factor)) <= weaker
     assert gate.strength(surface, gate.FEWEST_SENTENCES) == 0

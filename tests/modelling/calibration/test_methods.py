@@ -126,7 +126,7 @@ def test_a_map_fitted_again_to_the_same_text_is_the_same_map(method: str) -> Non
 def test_a_map_fitted_again_to_other_text_keeps_its_strength(method: str) -> None:
     fitted = fit(method, TRAIN, HELD_OUT, 0, flow_settings=SHORT.get(method))
     again = fitted.refit(TRAIN[:150])
-    kept = {"shrinkage", "strength", "crowding", "steps", "permutation", "start_deviation"}
+    kept = {"shrinkage", "crowding", "steps", "permutation", "start_deviation"}
     for name in kept & fitted.settings.keys():
         assert again.settings[name] == fitted.settings[name]
     assert not np.array_equal(again(HELD_OUT), fitted(HELD_OUT))

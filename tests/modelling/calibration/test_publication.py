@@ -13,7 +13,6 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict
 from isosim.fitting import probability, reference
 from isosim.fitting.evidence import RankTest
-from isosim.fitting.gate import LabelOrigin
 from isosim.fitting.methods import UNCHANGED
 from isosim.fitting.publication import Fit
 from isosim.fitting.report import LabelReport
@@ -59,13 +58,18 @@ def result(tiny: EncoderArtifact, x: Vectors, held_out: Vectors, promote: str = 
     return Fit(request, tiny, UNCHANGED, model(x), held_out, {"sentences": len(x)})
 
 
+def published(made: Fit, domains: DomainStore, job: Job | None = None) -> tuple[int, bool, str]:
+    decision = made.publish(domains, job)
+    return decision.version, decision.promoted, decision.why
+
+
 def champion(domains: DomainStore, tiny: EncoderArtifact) -> int | None:
     return domains.read("news").served(tiny.digest).champion
 
 
 def test_a_champion_whose_scale_no_longer_holds_is_replaced(tiny: EncoderArtifact, domains: DomainStore) -> None:
-    assert result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)).publish(domains)[:2] == (1, True)
-    version, promoted, why, _ = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4)).publish(domains)
+    assert published(result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)), domains)[:2] == (1, True)
+    version, promoted, why = published(result(tiny, law(500, 0.5, 3), law(100, 0.5, 4)), domains)
     assert (version, promoted, champion(domains, tiny)) == (2, True, 2)
     assert "100 new held-out sentences" in why
 
@@ -75,13 +79,13 @@ def test_one_that_is_no_better_but_for_chance_is_kept(tiny: EncoderArtifact, dom
     promoted = []
     for seed in range(20):
         same = result(tiny, law(1000, 0.3, 10 + seed), law(100, 0.3, 100 + seed))
-        promoted.append(same.decide(domains, domains.read("news"), again=False).promote)
+        promoted.append(same.decide(domains, domains.read("news"), again=False).promoted)
     assert sum(promoted) <= 6  # a coin would give ten
 
 
 def test_a_worse_one_is_kept_aside(tiny: EncoderArtifact, domains: DomainStore) -> None:
     result(tiny, law(500, 0.5, 1), law(100, 0.5, 2)).publish(domains)
-    version, promoted, *_ = result(tiny, law(500, 0.0, 3), law(100, 0.5, 4)).publish(domains)
+    version, promoted, _ = published(result(tiny, law(500, 0.0, 3), law(100, 0.5, 4)), domains)
     assert (version, promoted, champion(domains, tiny)) == (2, False, 1)
 
 
@@ -95,11 +99,11 @@ def test_a_probability_is_not_lost_by_a_promotion_that_decides_itself(
     learnt = probability.fit(np.linspace(-0.3, 0.5, 40), scale, np.arange(40) % 2, 0)[0]
     replace(first, model=replace(first.model, probability=learnt)).publish(domains)
     better = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4))
-    version, promoted, why, _ = better.publish(domains)
+    version, promoted, why = published(better, domains)
     assert (version, promoted) == (2, False)
     assert "probability" in why
     asked = replace(better, request=replace(better.request, promote="always"))
-    assert asked.publish(domains)[:2] == (3, True)
+    assert published(asked, domains)[:2] == (3, True)
 
 
 def labelled(tiny: EncoderArtifact, seed: int, *, count: int = 400, graded: bool = False) -> Drawn:
@@ -122,11 +126,11 @@ def post(
     assert base.reference is not None
     options = {"graded": drawn.graded, "rival": base.probability}
     learnt, report = probability.fit(drawn.x, base.reference, drawn.y, drawn.seed, **options)
-    origin = LabelOrigin(posted=len(drawn.x), contradictions={}, unreadable=0)
-    labels = LabelReport.build(origin, replace(report, **facts), RankTest("auroc", 1.0, 0.0, 1.0), table=[])
+    own = {"posted": len(drawn.x), "contradictions": {}, "unreadable": 0, "table": []}
+    labels = LabelReport.build(replace(report, **facts), RankTest("auroc", 1.0, 0.0, 1.0), **own)
     posted = replace(drawn.made.request, base=now, champion=now, promote=promote)
     made = replace(drawn.made, request=posted, model=replace(base, probability=learnt), labels=labels)
-    return made.publish(domains)[1:3]
+    return published(made, domains)[1:]
 
 
 def test_new_labels_replace_earlier_ones_unless_they_are_fewer_and_predict_worse(
@@ -155,13 +159,13 @@ def test_no_version_that_makes_a_saved_target_unreachable_is_promoted_by_itself(
     domains.set_target("news", "sure", Target(precision=0.8))
     domains.set_target("news", "usual", Target(fmr=0.01))
     better = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4), promote)
-    version, promoted, why, _ = better.publish(domains)
+    version, promoted, why = published(better, domains)
     assert (promoted, champion(domains, tiny)) == (False, 2)
     assert why.startswith("it would make saved thresholds unreachable: sure (domain 'news' was given no labels")
     assert list(domains.report("news", version)["unreachable"]) == ["sure"]
     assert not post(domains, tiny, labelled(tiny, 5, graded=True), promote)[0]
     domains.set_target("news", "sure", None)
-    assert better.publish(domains)[1] == (promote == "always")  # the champion's probabilities would be lost
+    assert published(better, domains)[1] == (promote == "always")  # the champion's probabilities would be lost
 
 
 @pytest.mark.parametrize("promote", ["always", "if_better"])
@@ -173,11 +177,11 @@ def test_labels_for_a_champion_that_was_replaced_meanwhile_do_not_bring_it_back(
     posted = replace(first.request, promote=promote, base=1, champion=1)
     first.publish(domains)
     late = replace(first, request=posted, held_out=law(0, 0.0, 0))
-    version, promoted, why, _ = late.publish(domains)
+    version, promoted, why = published(late, domains)
     assert (version, promoted, champion(domains, tiny)) == (3, False, 2)
     assert "version 2 became champion after the labels were posted" in why
     in_time = replace(late, request=replace(posted, base=2, champion=2))
-    assert in_time.publish(domains)[:2] == (4, True)
+    assert published(in_time, domains)[:2] == (4, True)
 
 
 def begun(jobs: JobStore, request: JobRequest, champion: int | None) -> Job:
@@ -199,7 +203,7 @@ def test_a_job_that_is_repeated_after_a_later_promotion_replaces_no_newer_champi
     again = begun(jobs_of(tmp_path), old.request, champion(domains, tiny))
     old.publish(domains)
     made = replace(old, request=again.request)
-    assert made.publish(domains, again)[:2] == (3, False)
+    assert published(made, domains, again)[:2] == (3, False)
     assert champion(domains, tiny) == 2
     assert "version 2 has become champion since this job first began" in domains.report("news", 3)["promotion"]
 
@@ -211,8 +215,8 @@ def test_an_attempt_whose_place_was_taken_and_its_successor_publish_one_version(
     made = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
     second = begun(jobs_of(tmp_path), made.request, champion(domains, tiny))
     first = replace(second, attempt=1)
-    assert made.publish(domains, second)[:2] == (1, True)
-    assert made.publish(domains, first)[:2] == (1, True)
+    assert published(made, domains, second)[:2] == (1, True)
+    assert published(made, domains, first)[:2] == (1, True)
     assert (list(domains.read("news").versions), champion(domains, tiny)) == ([1], 1)
 
 
@@ -243,10 +247,10 @@ def test_a_version_is_compared_with_a_champion_that_came_while_it_was_written(
 
     def promoted_meanwhile(key: str, file: Path) -> None:
         for one in late:
-            assert one.publish(domains)[:2] == (1, True)
+            assert published(one, domains)[:2] == (1, True)
         upload(key, file)
 
     monkeypatch.setattr(domains.blobs, "upload", promoted_meanwhile)
-    version, promoted, why, _ = made.publish(domains)
+    version, promoted, why = published(made, domains)
     assert (version, promoted, champion(domains, tiny)) == (2, False, 1)
     assert "with version 1" in why

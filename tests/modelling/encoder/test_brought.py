@@ -30,8 +30,8 @@ def test_it_has_a_calibrator_and_nothing_else(tmp_path: Path) -> None:
 def test_the_same_again_is_the_same_and_another_is_refused(tmp_path: Path) -> None:
     made = register(tmp_path, "ours", 24, unit=True)
     assert register(tmp_path, "ours", 24, unit=True).digest == made.digest
-    for dim, unit in ((25, True), (24, False)):
-        with pytest.raises(InvalidInput, match="with 24 dimensions and unit vectors; choose another name"):
+    for dim, unit, said in ((25, True, "with --dimensions 24"), (24, False, "with --unit-vectors True")):
+        with pytest.raises(InvalidInput, match=said):
             register(tmp_path, "ours", dim, unit=unit)
     assert register(tmp_path, "theirs", 24, unit=True).digest != made.digest  # their vectors are others
 

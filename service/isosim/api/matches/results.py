@@ -110,7 +110,7 @@ def view_of(service: Service, trace: Trace, result: Result, wanted: dict[str, An
         trace.grant.check_domain(domain)
         saved = service.domains.read(domain).targets
         if wanted["threshold"] not in saved:
-            raise unknown_threshold(domain, wanted["threshold"], saved)
+            raise unknown_threshold(domain, wanted["threshold"])
         wanted = saved[wanted["threshold"]].facts
         wanted.pop("gallery", None)
     if "similarity" in wanted or not wanted:
