@@ -33,7 +33,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "thresholds": thresholds.one_threshold,
     "moved-thresholds": thresholds.moved_thresholds,
     "languages": thresholds.languages,
-    "repeated-texts": thresholds.repeated_texts,
     "searches": searches.searches,
     "ranking": ranking.ranking,
     "probabilities": labels.probabilities,

@@ -7,13 +7,9 @@ import numpy as np
 
 from evaluation import figures
 from evaluation.calibrated import calibrated, false_match_rate, random_splits, raw_threshold, within
-from evaluation.corpora import ALL, HOME, Bench, Row, distinct
-from isosim.arrays import Rows, Vectors
+from evaluation.corpora import ALL, Bench, Row, distinct
 from isosim.errors import InvalidInput
-from isosim.fitting import reference
 from isosim.jobs.text_lines import read_lines
-from isosim.scoring.advice import Target, advise
-from isosim.scoring.calibration import DomainModel
 from isosim.scoring.equating import equate
 
 TESTED, MOST_TESTED = 2000, 4000  # smallest and largest number of held-out sentences
@@ -142,51 +138,3 @@ def languages(bench: Bench, text: str, names: str = "", sentences: int = 4000, s
             "method": ", ".join(sorted(methods[name])),
             "kept": not own_rates or within([float(np.mean(own_rates)) / 100 / rate], BARS[rate][0]) == 1,
         }  # fmt: skip
-
-
-SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of mails among the texts
-RATES = (0.01, 0.003, 0.001)
-MINE, OTHERS = 744, 2000  # number of sentences of a reference, and of held-out sentences
-NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
-MAILS = 32  # number of mails to embed; other mails reuse these vectors, because all mails have the same vector
-FACTOR = 1.25  # promised maximum of counted rate / nominal rate, and of nominal rate / counted rate
-
-
-def repeated_texts(bench: Bench, draws: int = 5) -> Iterator[Row]:
-    """False matches if a share of the texts begins with the same notice, so that these have the same vector (identity).
-
-    A threshold may be refused, if none reaches the rate.
-    """
-    texts = bench.sample(HOME, MINE + OTHERS + NOTICE, least=MINE + OTHERS + NOTICE)
-    notice, sentences = " ".join(texts[:NOTICE]), texts[NOTICE:]
-    plain = bench.encoder.vectors(sentences)
-    mails = np.resize(bench.encoder.vectors([f"{notice} {text}" for text in sentences[:MAILS]]), plain.shape)
-
-    def mixed(rows: Rows, share: float) -> Vectors:
-        count = round(share * len(rows))
-        return np.concatenate([mails[rows[:count]], plain[rows[count:]]])
-
-    for share in SHARES:
-        scales = []
-        for rng, mine, others in random_splits(len(plain), MINE, draws):
-            own = mixed(mine, share)
-            pairs = reference.sample_pairs([(own, np.arange(len(own)))], rng)
-            scales.append((reference.build(pairs, rng), own, mixed(others, share)))
-        reachable = [scale.smallest_rate for scale, _, _ in scales]
-        for rate in RATES:
-            counted, unseen = [], []
-            for scale, own, other in scales:
-                try:
-                    threshold = advise(DomainModel(scale), "mails", Target(fmr=rate)).similarity
-                except InvalidInput:
-                    continue
-                counted.append(100 * false_match_rate(own, threshold))
-                unseen.append(100 * false_match_rate(other, threshold))
-            refused = draws - len(counted)
-            near = all(1 / FACTOR <= one / (100 * rate) <= FACTOR for one in counted)
-            yield {
-                "repeated, %": 100 * share, "asked for, %": 100 * rate, "refused": refused,
-                "smallest reachable, %": 100 * float(np.mean(reachable)), "counted, %": counted,
-                "other texts, %": unseen,
-                "kept": near and (not refused or min(reachable) > rate / FACTOR),
-            }  # fmt: skip
