@@ -16,6 +16,7 @@ import numpy as np
 from evaluation import (
     elsewhere,
     labels,
+    match_search,
     matches,
     pair_features,
     ranking,
@@ -32,15 +33,21 @@ Experiment = Callable[..., Iterator[Row]]
 EXPERIMENTS: dict[str, Experiment] = {
     "thresholds": thresholds.one_threshold,
     "moved-thresholds": thresholds.moved_thresholds,
+    "text-size": thresholds.text_size,
     "languages": thresholds.languages,
+    "repeated-texts": thresholds.repeated_texts,
     "searches": searches.searches,
     "ranking": ranking.ranking,
     "probabilities": labels.probabilities,
     "recall": labels.recall,
     "pair-features": pair_features.learnt,
+    "pair-flags": pair_features.flags,
     "matches": matches.matches,
+    "match-candidates": matches.match_candidates,
+    "match-search": match_search.match_search,
     "match-checks": matches.match_checks,
     "foreign-text": elsewhere.foreign_text,
+    "unknown-words": elsewhere.unknown_words,
     "encoders": trained_encoders.trained_encoders,
 }
 

@@ -1,18 +1,22 @@
-"""Text from elsewhere: what the out-of-domain test of a Wikipedia domain flags."""
+"""Text from elsewhere: what the out-of-domain test of a Wikipedia domain flags, and scores of unknown words."""
 
+import re
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from evaluation.calibrated import within
 from evaluation.corpora import HOME, SOURCES, Bench, Row
 from isosim.arrays import Doubles
 from isosim.fitting import out_of_domain
+from isosim.jobs.labelled_pairs import read_pairs
 from isosim.jobs.text_lines import read_lines
 from isosim.scoring.out_of_domain import FALSE_ALARMS
+from isosim.scoring.similarity import cosine, normalized
 
 FOREIGN = 2000  # number of texts of each foreign kind
 FALSE_ALARM_BAR = (0.005, 0.015)  # promised share of unseen sentences of the domain that are flagged
@@ -74,3 +78,35 @@ def foreign(bench: Bench, home: list[str], rng: np.random.Generator) -> dict[str
         "words drawn by frequency": [" ".join(rng.choice(words, length)) for length in lengths],
         "words drawn from the vocabulary": [" ".join(rng.choice(vocabulary, length)) for length in lengths],
     }
+
+
+UNKNOWN = (0.0, 0.1, 0.2, 0.3, 1 / 3, 0.4, 0.5, 0.7, 1.0)  # shares of unknown words
+WORD = re.compile(r"[^\W\d_]+")
+LETTERS = [chr(number) for number in range(0x0C05, 0x0C3A) if chr(number).isalpha()]  # Telugu
+
+
+def unknown_words(bench: Bench, sentences: int = 1000, seed: int = 0) -> Iterator[Row]:
+    """False matches at a threshold for 1 % of unchanged text, and ranking, if a share of the words is unknown."""
+    rng, embed = np.random.default_rng(seed), bench.encoder.vectors
+    texts = {source: bench.sample(source, sentences, sentences, seed) for source in ("STS-B", "quora", HOME)}
+    pairs = read_pairs(bench.data / "sts/stsb/test.tsv")
+    graded = [*pairs.left[:sentences], *pairs.right[:sentences]]
+    thresholds: dict[str, float] = {}
+    for share in UNKNOWN:
+        row: Row = {"unknown": share}
+        for source, own in texts.items():
+            unit = normalized(embed([replaced(text, share, rng) for text in own]))
+            cosines = (unit @ unit.T)[np.triu_indices(len(own), 1)]
+            threshold = thresholds.setdefault(source, float(np.quantile(cosines, 0.99)))
+            row[f"{source}, %"] = 100 * float(np.mean(cosines >= threshold))
+        left, right = np.split(embed([replaced(text, share, rng) for text in graded]), 2)
+        yield row | {"Spearman": float(spearmanr(cosine(left, right), pairs.gold[:sentences]).statistic)}
+
+
+def replaced(text: str, share: float, rng: np.random.Generator) -> str:
+    """The text with a share of its words, chosen at random, replaced by random words of two to eight Telugu letters."""
+    count = len(WORD.findall(text))
+    chosen = iter(rng.permutation(count) < round(share * count))
+    return WORD.sub(
+        lambda word: "".join(rng.choice(LETTERS, rng.integers(2, 9))) if next(chosen) else word.group(), text
+    )

@@ -1,7 +1,8 @@
-"""The figure of docs/quality.md, from the rows of its experiment."""
+"""The figures of docs/quality.md, from the rows of their experiments."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -10,6 +11,13 @@ from evaluation.corpora import Row
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+
+
+def save(figure: Any, path: Path, *axes: Any) -> None:
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
 
 
 def thresholds(rows: Sequence[Row], rate: float, encoder: str, path: Path) -> None:
@@ -28,6 +36,34 @@ def thresholds(rows: Sequence[Row], rate: float, encoder: str, path: Path) -> No
     title = f"What a threshold for {100 * rate:g} % false matches really gives ({encoder})"
     axes.set_title(title, fontsize=10, loc="left")
     axes.legend(fontsize=8, frameon=False, loc="lower right")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path, axes)
+
+
+def text_size(rows: Sequence[Row], encoder: str, path: Path) -> None:
+    """Threshold error and gain of ranking against the number of sentences: means and standard deviations over draws."""
+    figure, (above, below) = plt.subplots(2, 1, figsize=(7, 5), sharex=True, layout="constrained")
+    sizes = [row["sentences"] for row in rows]
+    bars: dict[str, Any] = {"marker": "o", "capsize": 3}
+    above.fill_between(sizes, 0.7, 1.4, color="#ddf4ff", label="0.7–1.4 %")
+    rates = [row["false matches at 1 %"] for row in rows]
+    above.errorbar(
+        sizes, [np.mean(one) for one in rates], [np.std(one) for one in rates], color="#1f6feb",
+        label="measured: mean and standard deviation over draws", **bars,
+    )  # fmt: skip
+    above.axhline(1, color="#d1242f", linewidth=1, linestyle="--", label="asked for: 1 %")
+    above.set_ylabel("false matches, %")
+    above.set_title(f"Quality of a calibration by number of sentences ({encoder})", fontsize=10, loc="left")
+    above.legend(fontsize=8, frameon=False)
+    gains = [(row["sentences"], row["gain on STS-B"]) for row in rows if row["gain on STS-B"]]
+    below.errorbar(
+        [size for size, _ in gains], [np.mean(one) for _, one in gains], [np.std(one) for _, one in gains],
+        color="#1a7f37", **bars,
+    )  # fmt: skip
+    below.axhline(0, color="#57606a", linewidth=1)
+    every = [gain for _, one in gains for gain in one]
+    below.set_ylim(min([-1.0, *(gain - 1 for gain in every)]), max([1.0, *(gain + 1 for gain in every)]))
+    below.set_xscale("log")
+    below.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    below.set_xlabel("sentences")
+    below.set_ylabel("Spearman × 100 gained, STS-B")
+    save(figure, path, above, below)

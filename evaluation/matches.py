@@ -1,5 +1,5 @@
-"""From texts to matching pairs, with raw cosines: how often intervals of precision and recall hold, and whether known
-searches give the rate of wrong hits that they promise."""
+"""From texts to matching pairs: how often intervals of precision and recall hold, how many candidates are enough, and
+whether searches with known answers give the rate of wrong hits that they promise. All with raw cosines."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,7 +7,7 @@ import numpy as np
 
 from evaluation.corpora import Bench, PairVectors, Row
 from isosim.arrays import Doubles, Floats
-from isosim.matching.candidates import find
+from isosim.matching.candidates import BINS, Candidates, find
 from isosim.matching.check import NONE, Searches, answer
 from isosim.matching.drawing import draw
 from isosim.matching.estimate import estimate
@@ -28,6 +28,7 @@ TARGETS: dict[str, float | None] = {"precision 0.7": 0.7, "precision 0.9": 0.9, 
 PASSING = {JUDGED: 0.3}  # share of the candidates that pass the fixed threshold
 COVERAGE_BAR = 0.9
 WIDTH_BARS = {("precision", 100): 0.25, ("precision", 200): 0.2, ("recall", 100): 0.4, ("recall", 200): 0.3}
+HELD = 0.999  # share of the matches that candidates should hold
 QUERIES, NOMINAL, BOUNDS = (300, 1000), 0.01, (0.006, 0.014)
 
 
@@ -64,10 +65,14 @@ def judged_pairs(bench: Bench) -> tuple[Floats, Labels]:
 
 
 def simulated(bench: Bench, curve: str) -> tuple[Floats, Labels]:
-    quora = PairVectors.from_pairs(bench.quora(), bench.encoder)
-    similarity = find(normalized(quora.vectors)).similarity
+    similarity = questions(bench).similarity
     chances = CURVES[curve](similarity.astype(np.float64))
     return similarity, lambda rng: (rng.random(len(chances)) < chances).astype(np.float64)
+
+
+def questions(bench: Bench, per_text: int = 10) -> Candidates:
+    quora = PairVectors.from_pairs(bench.quora(), bench.encoder)
+    return find(normalized(quora.vectors), per_text=per_text)
 
 
 def one_draw(
@@ -93,6 +98,22 @@ def one_draw(
         if point.precision_interval and point.recall_interval:
             yield "precision", count, float(right / point.passing), *point.precision_interval
             yield "recall", count, float(right / found[-1]), *point.recall_interval
+
+
+def match_candidates(bench: Bench, most: int = 100) -> Iterator[Row]:
+    """How many candidates a text hold 99.9 % of the matches, if labels follow one of the simulated curves."""
+    found = questions(bench, most)
+    texts = 2 * len(found.similarity) / most
+    middles = (np.arange(BINS) + 0.5) * 2 / BINS - 1
+    for name, curve in CURVES.items():
+        every = float(found.histogram @ curve(middles))  # of all pairs, by the histogram
+        held = np.cumsum(curve(found.similarity.astype(np.float64))) / every
+        enough = int(np.searchsorted(held, HELD))
+        yield {
+            "curve": name, "matches": every, "held by 10 a text, %": 100 * float(held[int(5 * texts) - 1]),
+            "candidates a text for 99.9 %": 2 * (enough + 1) / texts if enough < len(held) else None,
+            "floor of 10 a text": float(found.similarity[int(5 * texts) - 1]),
+        }  # fmt: skip
 
 
 def match_checks(bench: Bench, draws: int = 200) -> Iterator[Row]:

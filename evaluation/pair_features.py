@@ -1,6 +1,8 @@
-"""What the words of a pair add to the similarity: what labels teach with them."""
+"""What the words of a pair add to the similarity: what labels teach with them, and what the flags see."""
 
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -11,7 +13,7 @@ from evaluation.labels import calibration_error
 from isosim.arrays import Doubles
 from isosim.fitting import pair_map, probability
 from isosim.jobs.labelled_pairs import Pairs, read_pairs
-from isosim.scoring.pair_features import pair_features
+from isosim.scoring.pair_features import FLAGS, PairFeatures, pair_features
 from isosim.scoring.probability import evidence
 from isosim.scoring.similarity import cosine
 
@@ -20,6 +22,8 @@ SETS = {"quora": ("pairs/quora.tsv", 1.0), "STS-B": ("sts/stsb/*.tsv", 4.0), "SI
 LABELS = (50, 100, 300, 1000)
 DOMAIN, UNSEEN = 3000, 4000  # texts of a calibration, and pairs on which a draw is judged
 BARS = {"mean at 300": 0.8, "worst mean": -0.1}  # promised change of AUC × 100
+DUPLICATES, ALARMS = 2000, 0.02  # true duplicates, and the largest promised share of them with a flag
+TRAPS = Path(__file__).with_name("traps.tsv")
 
 
 def read(bench: Bench, name: str) -> tuple[Pairs, Doubles]:
@@ -82,3 +86,25 @@ def figures(ranks: Doubles, chances: Doubles, gold: Doubles) -> tuple[float, flo
         float(average_precision_score(gold, ranks)),
         calibration_error(chances, gold),
     )
+
+
+def flags(bench: Bench) -> Iterator[Row]:
+    """How many of 200 hand-made traps the flags see, and how many true duplicates they are raised for."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+    for line in TRAPS.read_text().splitlines()[1:]:
+        language, kind, a, b = line.split("\t")
+        seen[language, kind, "pairs"] += 1
+        for flag, value in zip(FLAGS, PairFeatures.of(a, b).flags, strict=True):
+            seen[language, kind, flag] += value
+    for language, kind in dict.fromkeys(key[:2] for key in seen):
+        counts = {name: seen[language, kind, name] for name in ("pairs", *FLAGS)}
+        yield {"texts": f"traps, {language}", "kind": kind, **counts}
+    for name in SETS:
+        pairs, gold = read(bench, name)
+        matches = np.random.default_rng(0).permutation(np.flatnonzero(gold))[:DUPLICATES]
+        raised = pair_features((pairs.left[row], pairs.right[row]) for row in matches)[:, -2:]
+        any_share = float(raised.any(1).mean())
+        # SICK's grades are of relatedness: "A man is mowing a lawn" and "A man is not mowing a lawn" have 4.4.
+        kept = {"kept": any_share <= ALARMS} if name != "SICK" else {}
+        counts = dict(zip(("pairs", *FLAGS), (len(matches), *raised.sum(0).astype(int).tolist()), strict=True))
+        yield {"texts": name, "kind": "matches", **counts, "with a flag, %": 100 * any_share, **kept}

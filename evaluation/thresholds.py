@@ -7,10 +7,17 @@ import numpy as np
 
 from evaluation import figures
 from evaluation.calibrated import calibrated, false_match_rate, random_splits, raw_threshold, within
-from evaluation.corpora import ALL, Bench, Row, distinct
+from evaluation.corpora import ALL, HOME, Bench, Row, distinct
+from isosim.arrays import Rows, Vectors
 from isosim.errors import InvalidInput
+from isosim.fitting import reference
+from isosim.jobs.labelled_pairs import read_pairs
 from isosim.jobs.text_lines import read_lines
+from isosim.scoring.advice import Target, advise
+from isosim.scoring.calibration import DomainModel
 from isosim.scoring.equating import equate
+from isosim.scoring.similarity import cosine
+from isosim.sts import spearman
 
 TESTED, MOST_TESTED = 2000, 4000  # smallest and largest number of held-out sentences
 # Nominal rate -> bounds of the mean rate, and bounds of one split's rate, as multiples of the nominal rate.
@@ -87,6 +94,44 @@ def moved_thresholds(
             }  # fmt: skip
 
 
+SIZES = (50, 200, 500, 1000, 2000, 5000, 20_000)
+DRAWS = 10
+
+
+def text_size(bench: Bench, largest: int = 20_000, figure: str = "") -> Iterator[Row]:
+    """Threshold error (Wikipedia) and gain of ranking (STS-B) by the number of sentences of a calibration."""
+    rate, embed = 0.01, bench.encoder.vectors
+    sizes = [size for size in SIZES if size <= largest]
+    texts = bench.sample(HOME, sizes[-1] + MOST_TESTED, least=sizes[-1] + MOST_TESTED)
+    x = embed(texts)
+    train, test = (read_pairs(bench.data / "sts/stsb" / f"{part}.tsv") for part in ("train", "test"))
+    own = list(dict.fromkeys((*train.left, *train.right)))
+    own_x, left, right = embed(own), embed(test.left), embed(test.right)
+    before = spearman(cosine(left, right), test.gold)
+    rows = []
+    for size in sizes:
+        rates, gains, methods, resolutions = [], [], set(), []
+        draws = DRAWS if size < SIZES[-1] else 4
+        for number, (rng, mine, others) in enumerate(random_splits(len(texts), size, draws)):
+            made = calibrated([texts[row] for row in mine], x[mine], embed, rng, intervals=number == 0)
+            methods.add(made.method)
+            resolutions.append(made.scale.resolution)
+            unseen = made.fitted(x[others[:MOST_TESTED]])
+            rates.append(false_match_rate(unseen, made.scale.threshold(rate)))
+            if size <= len(own):
+                drawn = rng.permutation(len(own))[:size]
+                fitted = calibrated([own[row] for row in drawn], own_x[drawn], embed, rng).fitted
+                gains.append(spearman(cosine(fitted(left), fitted(right)), test.gold) - before)
+        rows.append({
+            "sentences": size, "method": ", ".join(sorted(methods)), "false matches at 1 %": [100 * r for r in rates],
+            "draws within 0.7–1.4 %": 100 * within([r / rate for r in rates], BARS[rate][1]),
+            "resolution": resolutions[0], "gain on STS-B": gains,
+        })  # fmt: skip
+        yield rows[-1]
+    if figure:
+        figures.text_size(rows, bench.encoder.artifact.id, Path(figure))
+
+
 # Smallest number of sentences per language. Half of them make the language's scale; one made from fewer than 400
 # sentences is less stable (docs/quality.md, "Little text").
 FEWEST = 800
@@ -138,3 +183,51 @@ def languages(bench: Bench, text: str, names: str = "", sentences: int = 4000, s
             "method": ", ".join(sorted(methods[name])),
             "kept": not own_rates or within([float(np.mean(own_rates)) / 100 / rate], BARS[rate][0]) == 1,
         }  # fmt: skip
+
+
+SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of mails among the texts
+RATES = (0.01, 0.003, 0.001)
+MINE, OTHERS = 744, 2000  # number of sentences of a reference, and of held-out sentences
+NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
+MAILS = 32  # number of mails to embed; other mails reuse these vectors, because all mails have the same vector
+FACTOR = 1.25  # promised maximum of counted rate / nominal rate, and of nominal rate / counted rate
+
+
+def repeated_texts(bench: Bench, draws: int = 5) -> Iterator[Row]:
+    """False matches if a share of the texts begins with the same notice, so that these have the same vector (identity).
+
+    A threshold may be refused, if none reaches the rate.
+    """
+    texts = bench.sample(HOME, MINE + OTHERS + NOTICE, least=MINE + OTHERS + NOTICE)
+    notice, sentences = " ".join(texts[:NOTICE]), texts[NOTICE:]
+    plain = bench.encoder.vectors(sentences)
+    mails = np.resize(bench.encoder.vectors([f"{notice} {text}" for text in sentences[:MAILS]]), plain.shape)
+
+    def mixed(rows: Rows, share: float) -> Vectors:
+        count = round(share * len(rows))
+        return np.concatenate([mails[rows[:count]], plain[rows[count:]]])
+
+    for share in SHARES:
+        scales = []
+        for rng, mine, others in random_splits(len(plain), MINE, draws):
+            own = mixed(mine, share)
+            pairs = reference.sample_pairs([(own, np.arange(len(own)))], rng)
+            scales.append((reference.build(pairs, rng), own, mixed(others, share)))
+        reachable = [scale.smallest_rate for scale, _, _ in scales]
+        for rate in RATES:
+            counted, unseen = [], []
+            for scale, own, other in scales:
+                try:
+                    threshold = advise(DomainModel(scale), "mails", Target(fmr=rate)).similarity
+                except InvalidInput:
+                    continue
+                counted.append(100 * false_match_rate(own, threshold))
+                unseen.append(100 * false_match_rate(other, threshold))
+            refused = draws - len(counted)
+            near = all(1 / FACTOR <= one / (100 * rate) <= FACTOR for one in counted)
+            yield {
+                "repeated, %": 100 * share, "asked for, %": 100 * rate, "refused": refused,
+                "smallest reachable, %": 100 * float(np.mean(reachable)), "counted, %": counted,
+                "other texts, %": unseen,
+                "kept": near and (not refused or min(reachable) > rate / FACTOR),
+            }  # fmt: skip
