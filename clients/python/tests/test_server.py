@@ -151,7 +151,7 @@ def test_a_match_from_files_to_judged_pairs(client: Client, server: Server, tmp_
             await other.delete_match(found)
 
     asyncio.run(read())
-    with pytest.raises(NotFound, match="removed"):
+    with pytest.raises(NotFound, match="no match"):
         client.match_state(found)
     assert found.id not in [one.id for one in client.matches()]
 
