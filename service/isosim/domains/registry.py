@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class Registry:
     refresh reads only resident domains, and of these only what has changed.
 
     own: digest of the server's own encoder. Calibrations of further encoders are served after `add`.
-    calls: threads that read the store for requests; LOADERS of its own by default.
+    calls: threads that read the store for requests; the registry uses at most LOADERS of them.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Registry:
         own: str,
         *,
         resident_bytes: int = 2**30,
-        calls: StoreCalls | None = None,
+        calls: StoreCalls,
     ) -> None:
         self.source, self.own, self.resident_bytes = source, own, resident_bytes
         self.size = 0  # bytes of all loaded calibrations
@@ -108,14 +109,8 @@ class Registry:
         self._loading: dict[tuple[DomainRef, str | None], asyncio.Task[Calibration]] = {}
         self._due: set[str] = set()  # domains to be read again at the next refresh
         self._refreshing = asyncio.Lock()
-        self._calls, self._owned = calls or StoreCalls(LOADERS), calls is None
-        self._call = Turns(self._calls, LOADERS)
+        self._call = Turns(calls, LOADERS)
         self.add(own)
-
-    def close(self) -> None:
-        """Ends the registry's own threads, if it has any."""
-        if self._owned:
-            self._calls.close()
 
     def add(self, encoder: str) -> None:
         """Serves calibrations of this encoder too; the next refresh loads its champion of `default`."""
@@ -455,21 +450,6 @@ class Registry:
             if name == DEFAULT or encoder in resident.serving:
                 self._serve(encoder, loaded)
 
-    def drop(self, domain: str, version: int) -> None:
-        """Forgets a deleted version, unless it is a champion in memory.
-
-        A deleted champion serves until a refresh has loaded its successor.
-        """
-        calibration = self._loaded.get((domain, version))
-        if calibration is not None and self._domains[domain].serving.get(calibration.encoder) is not calibration:
-            self._release((domain, version))
-
-    def remove(self, domain: str) -> None:
-        """Forgets a deleted domain."""
-        if domain in self._domains:
-            for number in list(self._domains[domain].versions):
-                self._release((domain, number))
-
 
 def moved_away(name: str, record: Domain) -> EncoderMismatch:
     """The error for a domain that has moved to an encoder that this process does not run. The old encoder is not used
@@ -489,4 +469,5 @@ def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, 
     """
     source = StoredCalibrations(DomainStore(opened(store)))
     source.calibrators[artifact.digest] = OnnxCalibrator(artifact.calibrator, gpu=gpu)
-    return asyncio.run(Registry(source, artifact.digest).resolve(domain))
+    with closing(StoreCalls(1)) as calls:
+        return asyncio.run(Registry(source, artifact.digest, calls=calls).resolve(domain))

@@ -312,7 +312,6 @@ async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
     Version numbers are never reused, even if the domain is calibrated again. `default` cannot be deleted.
     """
     await service.store(remove_domain, service.domains, service.jobs, domain)
-    service.encoders.registry.remove(domain)
     await service.encoders.follow(domain)
     return Response(status_code=204)
 
@@ -326,5 +325,5 @@ async def delete_version(
 ) -> Response:
     """Deletes a version for good; its number is never reused. With `revision`, the request can be retried safely."""
     await service.store(service.domains.delete, domain, version, revision=revision)
-    service.encoders.registry.drop(domain, version)
+    await service.encoders.follow(domain)
     return Response(status_code=204)
