@@ -133,6 +133,12 @@ def test_a_held_lock_is_given_up_after_a_deadline_and_only_its_key_waits(
         assert time.monotonic() - began >= 0.3
         folder.write("b", b"1", new=True)
     folder.write("a", b"2", new=True)
+    other = Folder(tmp_path / "other")
+    other.root.mkdir()
+    other.root.chmod(0o2770)
+    other.write("a", b"1", new=True)  # other users of the group may lock it too
+    modes = [oct(path.stat().st_mode & 0o7777) for path in ((other.root / LOCKS), other._lock("a"))]
+    assert modes == ["0o2770", "0o666"]
 
 
 @pytest.mark.parametrize("placed", [False, True])

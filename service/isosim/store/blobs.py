@@ -153,8 +153,17 @@ class Folder:
             fsync(path.parent)
 
     def _lock(self, key: str) -> Path:
-        """The file that is locked for changes of a key. It is never removed, so few keys of many share it."""
-        return self.root / LOCKS / hashlib.blake2b(key.encode(), digest_size=2).hexdigest()[1:]
+        """The file that is locked for changes of a key. It is never removed, so few keys of many share it. All users who
+        may write into the folder may lock it."""
+        path = self.root / LOCKS / hashlib.blake2b(key.encode(), digest_size=2).hexdigest()[1:]
+        if not path.exists():
+            with contextlib.suppress(FileExistsError):
+                path.parent.mkdir()
+                shutil.copymode(self.root, path.parent)
+            path.touch()
+            with contextlib.suppress(PermissionError):  # another user has just made it
+                path.chmod(0o666)
+        return path
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
         for key in sorted(self._keys(self.root / prefix, prefix)):
