@@ -153,8 +153,10 @@ class Folder:
             fsync(path.parent)
 
     def _lock(self, key: str) -> Path:
-        """The file that is locked for changes of a key. It is never removed, so few keys of many share it. All users who
-        may write into the folder may lock it."""
+        """The file that is locked for changes of a key. It is never removed, so few keys of many share it.
+
+        All users who may write into the folder may lock it.
+        """
         path = self.root / LOCKS / hashlib.blake2b(key.encode(), digest_size=2).hexdigest()[1:]
         if not path.exists():
             with contextlib.suppress(FileExistsError):

@@ -327,6 +327,7 @@ async def delete_match(job: MatchDep, service: ServiceDep) -> Response:
     """Cancels a match that has not ended; removes texts, pairs and judgements of one that has."""
     if not job.status.ended:
         await service.store(service.jobs.cancel, job.id)
+        return Response(status_code=204)
     await service.store(service.results.remove, job)
     await service.store(service.jobs.remove, job)  # the same post makes another match
     return Response(status_code=204)
