@@ -190,7 +190,7 @@ class Serving:
                 found = await self.finish(self.registry.resolve(DomainRef(name, alias), encoder))
                 assert found.version == wanted
             self.check()
-        assert not {key for key in self.registry.damaged if key[1] in self.source.domains[key[0]].versions}
+        assert not self.registry.damaged & self.registry._loaded.keys()
 
     def wanted(self, name: str, alias: str | int, encoder: str | None) -> int | None:
         """The version that the store has for a reference; None: there is none."""
