@@ -27,7 +27,7 @@ def calibrate(store: Path, artifact: EncoderArtifact, domain: str, method: str) 
     texts = sentences(400)
     asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(texts))
     made = calibrate_job(asked, CalibrationInput(texts, []), artifact, domains, lambda _, __: None, threads=1)
-    return made.publish(domains)[0]
+    return made.publish(domains).version
 
 
 @pytest.fixture(scope="session")
