@@ -74,8 +74,9 @@ class Site:
                 given = CalibrationInput(posted.texts(), posted.labels())
                 made = calibrate_job(request, given, encoder, domains, lambda *_: None, threads=1)
             attempt.publish()
-            version, promoted, _, report = made.publish(domains, attempt.job)
-            attempt.end(Status.SUCCEEDED, version=version, promoted=promoted, report=report)
+            end = made.publish(domains, attempt.job)
+            report = made.report_with(end)
+            attempt.end(Status.SUCCEEDED, version=end.version, promoted=end.promoted, report=report)
 
     def calibrate(self, domain: str, texts: list[str], **options: Any) -> str:
         """A version by a job, whose id is returned."""
