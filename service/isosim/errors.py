@@ -10,7 +10,7 @@ IsosimError
 ├── Forbidden                the key lacks the scope or domain; on a server without keys: a request from another website
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
-│   ├── UnknownModel         unknown model on a route of another service's kind; the message lists the known models
+│   ├── UnknownModel         unknown model on a route of another service's kind
 │   └── MethodNotAllowed
 ├── Conflict                 the request contradicts the current state, for example of a domain or a job
 │   └── EncoderMismatch      the version belongs to another encoder
@@ -38,6 +38,7 @@ class Action(StrEnum):
     EXPORT = "export"  # `source` of the encoder
     JUDGE = "judge"  # `match`: pairs of it
     LIST_DOMAINS = "list_domains"
+    LIST_MODELS = "list_models"
     LIST_THRESHOLDS = "list_thresholds"  # `domain`
     NEW_KEY = "new_key"  # `scope`
     REPAIR = "repair"  # `domain`
@@ -104,7 +105,9 @@ class UnknownModel(NotFound):
 
 
 class MethodNotAllowed(NotFound):
-    pass
+    def __init__(self, what: str, allowed: str) -> None:
+        super().__init__(f"{what} is not allowed; this path allows {allowed}")
+        self.allowed = allowed
 
 
 class Conflict(IsosimError):

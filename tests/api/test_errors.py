@@ -104,7 +104,7 @@ LONG_JSON = b'{"domain":"d","texts":["' + b"x" * 2_000_000 + b'"]}'
         ("/similarity", b"a", "", 415, "UnsupportedMedia", "the request has no content-type; this route reads JSON"),
         ("/percentile", b"a=b", FORM, 415, "UnsupportedMedia", "'multipart/form-data' (curl -F sends it) is a form"),
         ("/percentile", b"a=b", URLENCODED, 415, "UnsupportedMedia", "(curl -d alone sends it) is a form; this route"),
-        ("/domains/default/labels", b"a", URLENCODED, 415, "UnsupportedMedia", "isosim label FILE"),
+        ("/domains/default/labels", b"a", URLENCODED, 415, "UnsupportedMedia", "this route reads JSON"),
         *((path, b"--x", kind, 415, "UnsupportedMedia", f"application/octet-stream' '…{path}'")
           for kind in (FORM, URLENCODED) for path in ("/calibrate?domain=d", "/inspect", "/domains/import")),
     ],

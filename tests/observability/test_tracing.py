@@ -19,7 +19,6 @@ from tests.text import sentences
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PAIR = {"pairs": [sentences(2)]}
-STAGES = ["cache", "tokenize", "queue", "inference", "calibration"]
 SERVER, CONSUMER = 2, 5  # kinds of spans in the protocol
 
 
@@ -38,7 +37,7 @@ def traceparent(sampled: bool, trace: str = TRACE) -> dict[str, str]:
     return {"traceparent": f"00-{trace}-{PARENT}-0{int(sampled)}"}
 
 
-def test_a_request_is_a_span_below_its_callers_with_its_stages_in_order(
+def test_a_request_is_a_span_below_its_callers_with_the_facts_of_the_log(
     serve: Serve, store: Path, collector: Collector
 ) -> None:
     server = serve(model_store=store, encoder="tiny")
@@ -59,15 +58,10 @@ def test_a_request_is_a_span_below_its_callers_with_its_stages_in_order(
     known |= {"isosim.request_id": "traced", "isosim.domain": "default", "isosim.version": 0, "isosim.texts": 2}
     assert known.items() <= new.attributes.items()
     assert before <= new.begin < new.end <= time.time_ns()
-    assert [span.name for span in below(collector, new)] == STAGES
-    assert [span.name for span in below(collector, cached)] == ["cache", "calibration"]
-    assert below(collector, cached)[0].attributes["isosim.cache.memory_hits"] == 2
-    for whole in (new, cached):
-        parts = below(collector, whole)
-        assert whole.begin <= parts[0].begin and parts[-1].end <= whole.end
-        assert all(one.end == other.begin for one, other in pairwise(parts))
+    assert new.attributes["isosim.inference_ms"] > 0 == cached.attributes["isosim.inference_ms"]
+    assert cached.attributes["isosim.memory_hits"] == 2
     assert (refused.failed, refused.attributes["isosim.error_type"]) == (False, "Empty")
-    assert not below(collector, refused)
+    assert not any(below(collector, span) for span in (new, cached, refused))
     (listed,) = collector.named("GET /domains/{domain}")
     assert listed.trace != TRACE and not listed.parent  # no traceparent that could be read: a trace of its own
     assert {span.trace for span in collector.spans} == {TRACE, listed.trace}  # not what was not sampled, and no probe
@@ -143,7 +137,7 @@ def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
         began = time.monotonic()
         server.stop()
         assert time.monotonic() - began < 2 + 5  # s: drain, and a generous rest
-    assert event(server.log, message="stopped")["finished"] == 0
+    assert event(server.log, message="stopped")["aborted"] == 0
 
 
 def test_the_sdk_is_not_loaded_where_nothing_is_traced(store: Path) -> None:

@@ -126,15 +126,15 @@ def test_an_unknown_name_is_paid_for_before_the_store_is_asked_and_a_known_one_c
 async def pile_up() -> None:
     calls = StoreCalls()
     listings, go_on = Listings(calls), threading.Event()
-    asked = [asyncio.create_task(listings.begin(ANYBODY, go_on.wait)) for _ in range(MOST_ASKED)]
+    asked = [asyncio.create_task(listings(ANYBODY, go_on.wait)) for _ in range(MOST_ASKED)]
     await asyncio.sleep(0)
     for _ in range(2):
         with pytest.raises(Overloaded, match="ask again later"):
-            await listings.begin(ANYBODY, go_on.wait)
-    assert await listings.begin(NOBODY, int) == 0  # another key's turn
+            await listings(ANYBODY, go_on.wait)
+    assert await listings(NOBODY, int) == 0  # another key's turn
     go_on.set()
     assert all(await asyncio.gather(*asked))
-    assert await listings.begin(ANYBODY, int) == 0
+    assert await listings(ANYBODY, int) == 0
     calls.close()
 
 

@@ -47,7 +47,7 @@ def test_a_key_whose_jobs_hold_its_share_of_the_space_is_refused(serve: Serve, s
     posts = FULL_POSTS * 200_000 // SHARES // len(text)
     answers = [calibrate(server, "a", body=text) for _ in range(posts + 2)]
     assert {answer.status_code for answer in answers[: posts - 1]} == {202}
-    refused(answers[-1], "MB of text, and its share is 1.2 MB")
+    refused(answers[-1], "MB of text; the limit is 1.2 MB for the API key")
     assert calibrate(server, "b").status_code == 202
 
 
@@ -66,7 +66,7 @@ def test_a_calibration_costs_its_sentences_and_labels(serve: Serve, store: Path,
 def test_one_key_takes_its_share_of_the_queue_and_of_the_event_streams(serve: Serve, store: Path, keys: Path) -> None:
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys, max_queued_jobs=8, local_worker=False)
     assert [calibrate(server, "a").status_code for _ in range(2)] == [202, 202]
-    refused(calibrate(server, "a"), "2 jobs queued or running, which is its share of 8")
+    refused(calibrate(server, "a"), "2 jobs are queued or running; the limit is 2 for the API key")
     posted = calibrate(server, "b")
     assert posted.status_code == 202
     with contextlib.ExitStack() as stack:

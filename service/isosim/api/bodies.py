@@ -105,12 +105,17 @@ class OpenAIErrorBody(BaseModel):
 
 
 REF = "#/components/schemas/{model}"
+PARSED_BY_ROUTES: list[type[BaseModel]] = []  # bodies whose schemas FastAPI does not know
 
 
-def body_of(model: type[BaseModel], others: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
+def body_of(
+    model: type[BaseModel], others: dict[str, dict[str, Any]] | None = None, query: type[BaseModel] | None = None
+) -> dict[str, Any]:
     """`openapi_extra` of a route that parses its body itself. `model` is the schema of a JSON body; `others` maps other
-    media types to their schemas. `model` must also be in READ_BY_ROUTES of `server.documentation`, from where the
-    documentation takes the schemas of such bodies."""
+    media types to their schemas; `query` has the query parameters that go with these."""
+    PARSED_BY_ROUTES.append(model)
     content: dict[str, Any] = {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
     content |= {kind: {"schema": schema} for kind, schema in (others or {}).items()}
-    return {"requestBody": {"required": True, "content": content}}
+    fields = {} if query is None else query.model_json_schema()["properties"]
+    parameters = [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in fields.items()]
+    return {"requestBody": {"required": True, "content": content}, "parameters": parameters}

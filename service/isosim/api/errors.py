@@ -1,9 +1,9 @@
-"""The HTTP status and `error_type` of each error, in one table, and the handlers that answer with them."""
+"""The HTTP status and `error_type` of each error, in one table, and the answers with them."""
 
 import re
 
 import orjson
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -33,7 +33,6 @@ TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
     e.Unavailable: (503, "Unavailable"),
 }
 ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
-HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
 HEALS = {429, 503}  # statuses after which a client may retry
 
 # How a caller of this API takes each action.
@@ -45,6 +44,7 @@ REMEDIES = {
     e.Action.EXPORT: "make it: isosim export --encoder {source}",
     e.Action.JUDGE: "GET /matches/{match}/label gives the pairs to judge",
     e.Action.LIST_DOMAINS: "GET /domains lists the domains",
+    e.Action.LIST_MODELS: "GET /v1/models lists the models",
     e.Action.LIST_THRESHOLDS: "GET /domains/{domain}/thresholds lists those that are saved",
     e.Action.NEW_KEY: "ask the server's operator for one: isosim keys new --scopes {scope} --add FILE",
     e.Action.REPAIR: "rebuild it: isosim store repair {domain}",
@@ -112,6 +112,8 @@ def answer(
 def domain_error(request: Request, error: e.IsosimError) -> Response:
     status, name = look_up(error)
     headers = {}
+    if isinstance(error, e.MethodNotAllowed):
+        headers["Allow"] = error.allowed
     if isinstance(error, e.Overloaded):
         headers["Retry-After"] = str(error.retry_after)
     if status == 503:
@@ -123,12 +125,18 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
     return answer(request, status, name, str(error), headers, error.field, error.remedy)
 
 
-async def unexpected(request: Request, error: Exception) -> Response:
-    """Responds to an exception that FastAPI's handlers did not see.
+def answer_to(request: Request, error: Exception) -> Response:
+    """The answer to whatever a route or a layer raised.
 
     Errors of storage and unexpected errors are logged. For an unexpected error, the client gets only the request id.
     """
-    if isinstance(error, e.IsosimError):  # raised by the middleware or by a scoring route
+    if isinstance(error, HTTPException):  # of Starlette; FastAPI wraps errors raised while it reads the body
+        if isinstance(error.__cause__, ClientDisconnect):
+            return Response(status_code=499)  # the client has disconnected: only metrics and log get this status
+        error = error.__cause__ if isinstance(error.__cause__, e.IsosimError) else of_starlette(request, error)
+    elif isinstance(error, RequestValidationError):
+        error = refused(error, request.scope.get("route"))
+    if isinstance(error, e.IsosimError):
         return domain_error(request, error)
     if isinstance(error, OSError):
         response = domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))
@@ -136,6 +144,19 @@ async def unexpected(request: Request, error: Exception) -> Response:
         response = answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})
     request.scope["state"]["trace"].cause = error
     return response
+
+
+def of_starlette(request: Request, error: HTTPException) -> e.IsosimError:
+    what = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        without = below(request.url.path, WITHOUT_V1)
+        return e.NotFound(
+            f"no route {what}; " + ("base_url must end with /v1" if without else "/docs lists the routes")
+        )
+    if error.status_code == 405:
+        files = (error.headers or {}).get("Allow", "")  # of a folder of files, which has no routes
+        return e.MethodNotAllowed(what, ", ".join(sorted(methods_of(request))) or files)
+    return e.InvalidInput(str(error.detail))
 
 
 PARAMETER = re.compile(r"\{[^}]*\}")
@@ -155,37 +176,3 @@ def methods_of(request: Request) -> set[str]:
     ]
     meant = max((route.path for route in fitting), key=lambda path: len(PARAMETER.sub("", path)), default="")
     return {method for route in fitting if route.path == meant for method in route.methods or ()}
-
-
-def install(app: FastAPI) -> None:
-    """Registers the handlers that turn each failure of a route into the service's error body."""
-
-    @app.exception_handler(e.IsosimError)
-    async def _(request: Request, error: e.IsosimError) -> Response:
-        return domain_error(request, error)
-
-    @app.exception_handler(RequestValidationError)
-    async def _(request: Request, error: RequestValidationError) -> Response:
-        return domain_error(request, refused(error, request.scope.get("route")))
-
-    @app.exception_handler(HTTPException)
-    async def _(request: Request, error: HTTPException) -> Response:
-        if isinstance(error.__cause__, e.IsosimError):  # FastAPI wraps errors raised while it reads the body
-            return domain_error(request, error.__cause__)
-        if isinstance(error.__cause__, ClientDisconnect):
-            return Response(status_code=499)  # the client has disconnected: only metrics and log get this status
-        kind = HTTP.get(error.status_code)
-        if kind is None:
-            return domain_error(request, e.InvalidInput(str(error.detail)))
-        what = f"{request.method} {request.url.path}"
-        files = (error.headers or {}).get("Allow", "")  # of a folder of files, which has no routes
-        allowed = (", ".join(sorted(methods_of(request))) or files) if kind is e.MethodNotAllowed else ""
-        if kind is e.NotFound:
-            without = below(request.url.path, WITHOUT_V1)
-            message = f"no route {what}; " + ("base_url must end with /v1" if without else "/docs lists the routes")
-        else:
-            message = f"{what} is not allowed; this path allows {allowed}"
-        response = domain_error(request, kind(message))
-        if kind is e.MethodNotAllowed:
-            response.headers["Allow"] = allowed
-        return response

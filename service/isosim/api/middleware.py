@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from random import getrandbits
 from typing import Any
 
@@ -12,22 +12,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from isosim.api.errors import unexpected
+from isosim.api.errors import answer_to
 from isosim.api.parameters import flat
 from isosim.api.policy import BYTES_A_TEXT, UNKNOWN, Policy, admit, head_of, policy_of, text_of
 from isosim.api.requests import ScoringRoute
 from isosim.api.state import Service
-from isosim.api.trace import Trace
+from isosim.api.trace import NO_CONNECTION, Trace
 from isosim.errors import CallerLeft, TooLarge, Unavailable
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 CLOSING = ((b"connection", b"close"),)
+CONNECTION = "isosim.connection"  # ASGI extension of server/guard.py: a `Connection`
 UNCHARGED = (401, 429)  # no key; a key whose rate is used up, which further debts would block for longer and longer
-# ASGI extensions that server/guard.py provides.
-ANSWER = "isosim.answer"
-WATCH = "isosim.watch"  # see `Trace.watch`
-# Sends status, headers and body of an answer in one piece; returns False if nothing was sent.
-AtOnce = Callable[[int, Iterable[tuple[bytes, bytes]], bytes], bool]
 
 # Response headers of JSON answers: no caching, framing, scripts or sniffing.
 GUARD = [
@@ -64,38 +60,34 @@ async def body_of(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-async def charge(trace: Trace, service: Service) -> None:
-    """Charges a refused body. Called before the end of the answer is sent, because the client may send its next request
-    as soon as it has the answer."""
-    if 400 <= trace.status < 500 and trace.status not in UNCHARGED and trace.received:
+async def begin_answer(
+    trace: Trace, service: Service, status: int, given: list[tuple[bytes, bytes]]
+) -> list[tuple[bytes, bytes]]:
+    """Adds the headers of all answers. Charges a refused body first, because the client may send its next request as
+    soon as it has the answer."""
+    trace.status, trace.answering = status, True
+    if 400 <= status < 500 and status not in UNCHARGED and trace.received:
         await service.limits.owe(trace.grant, -(-trace.received // BYTES_A_TEXT))
+    own = any(name == b"content-security-policy" for name, _ in given)  # a page, which has its own policy
+    return [*given, *(() if own else GUARD), *trace.as_headers(), *(CLOSING if service.leaving else ())]
 
 
 def completed(send: Send, trace: Trace, service: Service) -> Send:
-    """ASGI `send` that adds the headers of all answers."""
+    """ASGI `send` that begins answers by `begin_answer`."""
 
     async def send_part(message: Message) -> None:
         if message["type"] == "http.response.start":
-            trace.status, trace.answering = message["status"], True
-            given = message["headers"]
-            own = any(name == b"content-security-policy" for name, _ in given)  # a page, which has its own policy
-            closing = CLOSING if service.leaving else ()
-            message["headers"] = [*given, *(() if own else GUARD), *trace.as_headers(), *closing]
-        elif not message.get("more_body", False):
-            await charge(trace, service)
+            message["headers"] = await begin_answer(trace, service, message["status"], message["headers"])
         await send(message)
 
     return send_part
 
 
-async def give(response: Response, send: Send, at_once: AtOnce | None, trace: Trace, service: Service) -> None:
-    """Sends a complete response."""
-    trace.status, trace.answering = response.status_code, True
-    if trace.status >= 400:
-        await charge(trace, service)
-    leaving = service.leaving
-    headers = [*response.raw_headers, *GUARD, *trace.as_headers(), *(CLOSING if leaving else ())]
-    if not leaving and at_once is not None and at_once(trace.status, headers, bytes(response.body)):
+async def give(response: Response, send: Send, trace: Trace, service: Service) -> None:
+    """Sends a complete response, in one piece if the connection can."""
+    headers = await begin_answer(trace, service, response.status_code, response.raw_headers)
+    at_once = trace.connection.answer
+    if not service.leaving and at_once is not None and at_once(trace.status, headers, bytes(response.body)):
         return
     await send({"type": "http.response.start", "status": trace.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})
@@ -130,23 +122,20 @@ class Envelope:
         request_id = given if REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
         route, policy = self.route_of(scope)
         scope["route"] = route
-        trace = Trace(request_id, time.perf_counter(), probe=policy.probe)
-        extensions = scope.get("extensions") or {}
-        if WATCH in extensions:
-            trace.watch = extensions[WATCH]
+        connection = (scope.get("extensions") or {}).get(CONNECTION, NO_CONNECTION)
+        if b"origin" in head:  # CORSMiddleware adds headers to the answers for pages of other sites, by `send`
+            connection = connection._replace(answer=None)
+        trace = Trace(request_id, time.perf_counter(), connection, probe=policy.probe)
         scope["state"] |= {"request_id": request_id, "trace": trace}
-        # CORSMiddleware adds headers to the answers for pages of other sites, which `send` passes to it.
-        at_once = extensions.get(ANSWER) if b"origin" not in head else None
         receive = counted(receive, trace)
-        span = service.observer.begin(scope, trace)
+        service.observer.begin(scope, trace)
         time_limit = asyncio.timeout(service.settings.request_timeout if policy.timed else None)
         try:
             async with time_limit:
                 trace.largest = await admit(scope, head, policy, service, trace)
                 if isinstance(route, ScoringRoute):
-                    route.check(head)
                     response = await route.respond(await body_of(receive), service, trace)
-                    await give(response, send, at_once, trace, service)
+                    await give(response, send, trace, service)
                 else:
                     if b"cookie" in head:
                         # No route reads cookies, but FastAPI parses them: Python 3.11.7 took 21 s for 60 kB of them.
@@ -160,12 +149,12 @@ class Envelope:
             if isinstance(error, TimeoutError) and time_limit.expired():
                 seconds = service.settings.request_timeout
                 error = Unavailable(f"the request took longer than {seconds:g} s; ask for less at a time")
-            await give(await unexpected(Request(scope), error), send, at_once, trace, service)
+            await give(answer_to(Request(scope), error), send, trace, service)
         finally:
             path = getattr(scope.get("route"), "path", "unmatched")
             seconds = time.perf_counter() - trace.started
             service.metrics.observe_request(path, trace.status, seconds)
-            service.observer.end(scope, trace, span, path, seconds)
+            service.observer.end(scope, trace, path, seconds)
             # Breaks reference cycles with the connection: they would keep texts and vectors in memory until the
             # next garbage collection.
             trace.cause = None

@@ -5,7 +5,6 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from isosim.api.policy import PROBE
-from isosim.api.requests import documented
 from isosim.api.state import Service, ServiceDep
 from isosim.errors import NotFound, NotReady
 
@@ -28,7 +27,7 @@ def check_ready(service: Service) -> None:
 
 
 @router.head("/livez", dependencies=[PROBE], include_in_schema=False)
-@router.get("/livez", dependencies=[PROBE], responses={503: documented()[503]})
+@router.get("/livez", dependencies=[PROBE])
 async def livez(service: ServiceDep) -> dict[str, str]:
     """Succeeds while the process and its encoder thread are alive. After a failure only a restart helps."""
     check_alive(service)
@@ -36,7 +35,7 @@ async def livez(service: ServiceDep) -> dict[str, str]:
 
 
 @router.head("/readyz", dependencies=[PROBE], include_in_schema=False)
-@router.get("/readyz", dependencies=[PROBE], responses={503: documented()[503]})
+@router.get("/readyz", dependencies=[PROBE])
 async def readyz(service: ServiceDep) -> dict[str, str]:
     """Succeeds once the encoder is loaded, until the server begins to drain or stop."""
     check_ready(service)

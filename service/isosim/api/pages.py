@@ -1,17 +1,16 @@
 """The console and the API documentation: pages of fixed files that load nothing from other hosts."""
 
 import os
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
-from pydantic import BaseModel, Field
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from isosim import __version__
 from isosim.api.policy import OPEN, OPEN_PAGE
-from isosim.api.requests import documented
 from isosim.api.scoring.request import MAX_TEXTS
 from isosim.api.state import ServiceDep
 from isosim.jobs.job import METHODS, PROMOTIONS
@@ -59,39 +58,6 @@ DOCS = Files("isosim", "console", SWAGGER)  # docs.html
 FILES = [Mount("/console", CONSOLE), Mount("/docs", Files("fastapi_offline", "static", SWAGGER))]
 
 
-class ConsoleEncoder(BaseModel):
-    id: str
-    digest: str
-    dim: int
-
-
-class ConsoleLimits(BaseModel):
-    """Limits of requests."""
-
-    characters: int = Field(description="maximum number of characters in one text")
-    sentences: int = Field(description="maximum number of sentences in one calibration")
-    bytes: int = Field(description="maximum number of bytes in the body of a calibration")
-    pairs: int = Field(description="maximum number of pairs in one scoring request")
-    texts: int = Field(description="maximum number of texts in one request for vectors")
-    scoring_bytes: int = Field(description="maximum number of bytes in the body of a request for scores or vectors")
-
-
-class ConsoleFacts(BaseModel):
-    """Facts about this server that the web page needs."""
-
-    version: str
-    encoder: ConsoleEncoder
-    keys: bool = Field(description="whether the other routes need a key")
-    limits: ConsoleLimits
-    fewest: dict[str, int] = Field(description="minimum number of distinct sentences by method")
-    fewest_labels: int = Field(description="minimum number of distinct labelled pairs")
-    steady_flow: int = Field(
-        description="with fewer distinct sentences than this, the fit of a normalizing flow is unstable"
-    )
-    promotions: list[str]
-    domain_pattern: str
-
-
 router = APIRouter(tags=["operations"], dependencies=[OPEN])
 
 
@@ -115,25 +81,26 @@ async def docs_page(request: Request) -> Response:
 
 
 @router.head("/console/server.json", include_in_schema=False)
-@router.get("/console/server.json", responses={503: documented()[503]})
-async def console_facts(service: ServiceDep) -> ConsoleFacts:
-    """Facts that the console needs: limits, methods, and whether other routes need a key. This route needs no key."""
+@router.get("/console/server.json")
+async def console_facts(service: ServiceDep) -> dict[str, Any]:
+    """Facts about this server that the console needs. This route needs no key."""
     settings, encoder = service.settings, service.encoders.first.artifact
-    return ConsoleFacts(
-        version=__version__,
-        encoder=ConsoleEncoder(id=encoder.id, digest=encoder.digest, dim=encoder.spec.dim),
-        keys=settings.api_keys_file is not None,
-        limits=ConsoleLimits(
-            characters=settings.max_characters,
-            sentences=settings.max_calibration_sentences,
-            bytes=settings.max_calibration_bytes,
-            pairs=settings.max_pairs,
-            texts=MAX_TEXTS,
-            scoring_bytes=settings.max_body_bytes,
-        ),
-        fewest={method: fewest_sentences(method, encoder.spec.dim) for method in METHODS},
-        fewest_labels=FEWEST_LABELS,
-        steady_flow=STEADY_FLOW,
-        promotions=list(PROMOTIONS),
-        domain_pattern=DOMAIN_NAME,
-    )
+    return {
+        "version": __version__,
+        "encoder": {"id": encoder.id, "digest": encoder.digest, "dim": encoder.spec.dim},
+        "keys": settings.api_keys_file is not None,  # whether the other routes need a key
+        "limits": {
+            "characters": settings.max_characters,  # in one text
+            "sentences": settings.max_calibration_sentences,
+            "bytes": settings.max_calibration_bytes,
+            "pairs": settings.max_pairs,
+            "texts": MAX_TEXTS,  # in one request for vectors
+            "scoring_bytes": settings.max_body_bytes,
+        },
+        # Minimum number of distinct sentences by method; the fit of a flow to fewer than `steady_flow` is unstable.
+        "fewest": {method: fewest_sentences(method, encoder.spec.dim) for method in METHODS},
+        "fewest_labels": FEWEST_LABELS,
+        "steady_flow": STEADY_FLOW,
+        "promotions": list(PROMOTIONS),
+        "domain_pattern": DOMAIN_NAME,
+    }

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
@@ -37,11 +38,19 @@ def parameters(route: BaseRoute) -> list[str]:
     """The query parameters that a route and its dependencies declare."""
 
     def declared(part: Dependant) -> Iterator[str]:
-        yield from (parameter.alias for parameter in part.query_params)
+        for parameter in part.query_params:
+            kind = parameter.field_info.annotation
+            if isinstance(kind, type) and issubclass(kind, BaseModel):  # of several parameters
+                yield from kind.model_fields
+            else:
+                yield parameter.alias
         for dependency in part.dependencies:
             yield from declared(dependency)
 
-    return list(dict.fromkeys(declared(route.dependant))) if isinstance(route, APIRoute) else []
+    if not isinstance(route, APIRoute):
+        return []
+    documented = (parameter["name"] for parameter in (route.openapi_extra or {}).get("parameters", ()))
+    return list(dict.fromkeys([*declared(route.dependant), *documented]))
 
 
 def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:

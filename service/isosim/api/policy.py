@@ -16,7 +16,7 @@ from isosim.api.parameters import check_query
 from isosim.api.state import Service
 from isosim.api.trace import Trace
 from isosim.domains.history import Author, author
-from isosim.errors import Forbidden, NotReady, TooLarge
+from isosim.errors import Forbidden, NotReady, TooLarge, UnsupportedMedia
 
 SMALL_BODY = 16_384  # maximum size, in bytes, of a body that holds only a few fields
 # A refused body costs its key one text for this many bytes or fewer. Refusing 10 kB keeps the event loop at most 0.5 ms
@@ -45,15 +45,19 @@ class Policy:
     key: bool = True  # whether the request needs a key at all
     texts: int = 1  # texts that a request costs; with 0, the route itself charges its texts
     body: Literal["small", "json", "file", "files"] = "small"  # kind of the largest body
+    json: bool = False  # whether the body must be JSON
     timed: bool = False  # whether ISOSIM_REQUEST_TIMEOUT applies; False for routes that change or stream something
     probe: bool = False  # whether the route answers even while the server starts or stops
 
     async def __call__(self) -> None:
         """Does nothing: FastAPI calls it as a dependency of the route, and `admit` has checked the policy before."""
 
-    def largest(self, service: Service) -> int:
-        """The largest body that the route accepts, in bytes."""
+    def largest(self, service: Service, kind: str = "") -> int:
+        """The largest body of a media type that the route accepts, in bytes. JSON is parsed as a whole, so it has the
+        same limit on all routes."""
         settings = service.settings
+        if self.body in ("file", "files") and is_json(kind):
+            return settings.max_body_bytes
         if self.body == "files":
             return 2 * settings.max_calibration_bytes + SMALL_BODY  # the form around two files
         if self.body == "file":
@@ -63,7 +67,7 @@ class Policy:
 
 
 UNKNOWN = Policy(texts=0)  # paths and methods without a route
-SCORING = Policy("read", texts=0, body="json", timed=True)
+SCORING = Policy("read", texts=0, body="json", json=True, timed=True)
 
 
 def needs(scope: Scope, **rest: Any) -> Any:  # FastAPI types a dependency as Any
@@ -99,11 +103,18 @@ async def admit(scope: Asgi, head: Head, policy: Policy, service: Service, trace
         InvalidInput: the query has a parameter that the route does not take.
         Overloaded: the key's rate is used up. A request with a large body is
             refused before the body is read, even if the route itself charges its texts.
+        UnsupportedMedia: the body is compressed, or is not JSON although the route needs it.
     """
-    settings, limit = service.settings, policy.largest(service)
+    settings, kind = service.settings, media_type(text_of(head, b"content-type"))
+    limit = policy.largest(service, kind)
     declared = head.get(b"content-length", b"")
     size = int(declared) if declared.isdigit() else 0
     if size > limit:
+        if limit < policy.largest(service):
+            raise TooLarge(
+                f"the JSON body is larger than {limit} bytes; send its entries as application/x-ndjson, one in each "
+                "line, with the options in the query"
+            )
         raise TooLarge(f"the body has {size} bytes, at most {limit} are taken")
     if settings.api_keys_file is None:
         check_origin(scope["method"], head, anonymous=settings.allow_anonymous, allowed=settings.cors_origins)
@@ -121,7 +132,39 @@ async def admit(scope: Asgi, head: Head, policy: Policy, service: Service, trace
         await service.limits.admit(trace.grant, policy.texts)
     elif trace.grant.rate is not None and (size > BYTES_A_TEXT or b"transfer-encoding" in head):
         await service.limits.admit(trace.grant, 0)
+    if b"content-encoding" in head and (encoding := text_of(head, b"content-encoding").strip().lower()) != "identity":
+        raise UnsupportedMedia(f"content-encoding {encoding[:80]!r} is not supported; send the body uncompressed")
+    if policy.json:
+        check_json(kind)
     return limit
+
+
+SLIPS = {  # start of the error message for content types that are sent by mistake
+    "": "the request has no content-type",
+    "multipart/form-data": "content-type 'multipart/form-data' (curl -F sends it) is a form",
+    "application/x-www-form-urlencoded": "content-type 'application/x-www-form-urlencoded' (curl -d alone sends it) is "
+    "a form",
+}
+
+
+def media_type(header: str) -> str:
+    """A content type without its parameters."""
+    return header.partition(";")[0].strip().lower()
+
+
+def sent_as(kind: str) -> str:
+    """Start of the error message for an unsupported media type."""
+    return SLIPS.get(kind, f"content-type {kind[:80]!r} is not read here")
+
+
+def is_json(kind: str) -> bool:
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def check_json(kind: str) -> None:
+    """Raises UnsupportedMedia if a media type is not JSON."""
+    if not is_json(kind):
+        raise UnsupportedMedia(f"{sent_as(kind)}; this route reads JSON, content-type: application/json")
 
 
 HARMLESS = {"GET", "HEAD", "OPTIONS"}

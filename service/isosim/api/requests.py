@@ -1,71 +1,27 @@
-"""Functions that all routes share: checks of domains and jobs, parsing of bodies, documented errors."""
+"""Functions that all routes share: checks of domains and jobs, parsing of bodies."""
 
 import re
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import orjson
 from fastapi import Depends, Path, Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
-from starlette.routing import BaseRoute
 
-from isosim.api.bodies import Compatible, ErrorBody, OpenAIErrorBody
-from isosim.api.errors import TABLE
+from isosim.api.bodies import Compatible
 from isosim.api.parameters import check_ours
-from isosim.api.policy import SCORING, Head, head_of, text_of
-from isosim.api.state import Service, ServiceDep, service_of
+from isosim.api.policy import SCORING
+from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import MOST_UNKNOWN, parse_json, too_many
-from isosim.errors import NotFound, UnsupportedMedia
+from isosim.errors import NotFound
 from isosim.jobs.job import Job
 from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, Calibration, DomainRef
 
-
-def check_encoding(head: Head) -> None:
-    """Raises UnsupportedMedia if the body is compressed."""
-    encoding = text_of(head, b"content-encoding")
-    if encoding.strip().lower() not in ("", "identity"):
-        raise UnsupportedMedia(f"content-encoding {encoding[:80]!r} is not supported; send the body uncompressed")
-
-
-SLIPS = {  # start of the error message for content types that are sent by mistake
-    "": "the request has no content-type",
-    "multipart/form-data": "content-type 'multipart/form-data' (curl -F sends it) is a form",
-    "application/x-www-form-urlencoded": "content-type 'application/x-www-form-urlencoded' (curl -d alone sends it) is "
-    "a form",
-}
-
-
-def media_type(header: str) -> str:
-    """A content type without its parameters."""
-    return header.partition(";")[0].strip().lower()
-
-
-def sent_as(kind: str) -> str:
-    """Start of the error message for an unsupported media type."""
-    return SLIPS.get(kind, f"content-type {kind[:80]!r} is not read here")
-
-
-def check_json(head: Head, route: BaseRoute | None) -> None:
-    """Raises UnsupportedMedia if the body is compressed or its content type is not JSON."""
-    if b"content-encoding" in head:
-        check_encoding(head)
-    kind = media_type(text_of(head, b"content-type"))
-    if kind != "application/json" and not kind.endswith("+json"):
-        path = getattr(route, "path", "")
-        table = "; for a table of labels, run isosim label FILE --domain NAME" * path.endswith("/labels")
-        raise UnsupportedMedia(f"{sent_as(kind)}; this route reads JSON, content-type: application/json{table}")
-
-
-# Async, because FastAPI would run a plain function in a thread.
-async def json_body(request: Request) -> None:
-    check_json(head_of(request.headers.raw), request.scope.get("route"))
-
-
-JsonBody = Depends(json_body)
+Body = TypeVar("Body")
 
 
 async def trace_of(request: Request) -> Trace:
@@ -103,57 +59,36 @@ def json_response(value: object, status: int = 200, headers: dict[str, str] | No
     return JsonResponse(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers)
 
 
-def documented_v1(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route under /v1, in OpenAI's shape."""
-    return {status: {**answer, "model": OpenAIErrorBody} for status, answer in documented(*statuses).items()}
-
-
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route, for the documentation."""
-    names: Callable[[int], str] = lambda status: ", ".join(  # noqa: E731 - one use, one line
-        sorted({n for s, n in [*TABLE.values(), (500, "Internal")] if s == status})
-    )
-    every = {401, 403, 429, 500, 503, *statuses}  # 429: any key may have a rate limit
-    return {status: {"model": ErrorBody, "description": names(status)} for status in sorted(every)}
-
-
 # Bytes of a JSON body that the event loop parses itself (1 ms). Longer ones, up to 40 ms for 2 MB, are parsed in a
 # thread, one at a time: the parser holds the interpreter's lock, so many would delay the loop by their sum.
 SHORT = 65_536
+
+
+async def parsed(service: Service, adapter: TypeAdapter[Body], content: bytes) -> Body:
+    """A JSON body. Raises InvalidInput."""
+    if len(content) <= SHORT:
+        return parse_json(adapter, content)
+    async with service.parsing_json:
+        return await service.scoring(parse_json, adapter, content)
 
 
 class ScoringRoute(APIRoute):
     """Route whose endpoint takes `(body, service, trace)`; parses JSON straight into the model of its body.
 
     FastAPI's dependencies and its two-step parsing of JSON would take longer than all other work for a request whose
-    texts are cached (loadtest/README.md). FastAPI derives only the documentation from the endpoint's signature.
+    texts are cached (loadtest/README.md). So the middleware calls `respond`; FastAPI derives the documentation from the
+    endpoint's signature.
     """
 
     policy = SCORING
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        endpoint = self.endpoint
-        adapter: TypeAdapter[Any] = TypeAdapter(get_type_hints(endpoint, include_extras=True)["body"])
+        self.adapter: TypeAdapter[Any] = TypeAdapter(get_type_hints(self.endpoint, include_extras=True)["body"])
+        return super().get_route_handler()
 
-        async def respond(content: bytes, service: Service, trace: Trace) -> Response:
-            if len(content) <= SHORT:
-                body = parse_json(adapter, content)
-            else:
-                async with service.parsing_json:
-                    body = await service.scoring(parse_json, adapter, content)
-            response: Response = await endpoint(body, service, trace)
-            return response
-
-        async def handle(request: Request) -> Response:  # FastAPI needs one; the middleware calls `respond`
-            self.check(head_of(request.headers.raw))
-            return await respond(await request.body(), service_of(request), await trace_of(request))
-
-        self.respond = respond
-        return handle
-
-    def check(self, head: Head) -> None:
-        """Raises UnsupportedMedia, before the body is read."""
-        check_json(head, self)
+    async def respond(self, content: bytes, service: Service, trace: Trace) -> Response:
+        response: Response = await self.endpoint(await parsed(service, self.adapter, content), service, trace)
+        return response
 
 
 async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> tuple[Calibration, LoadedEncoder]:

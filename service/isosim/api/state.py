@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 from isosim.access.grants import Grant
 from isosim.access.key_file import Keys
 from isosim.access.limits import Limits
-from isosim.api.access_log import Observer
+from isosim.api.trace import Observer
 from isosim.domains.champions import Champions
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache
@@ -66,29 +66,17 @@ class Listings:
         self._turns: dict[str, Turns] = {}  # by key id: one listing at a time
         self._asked: Counter[str] = Counter()  # by key id: number of its listings that wait or run
 
-    async def begin(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
-        """Like `read`, but raises Overloaded if MOST_ASKED listings for the key wait or run.
-
-        For the first listing of a request. Its further listings use `read`, so that a request which has begun is not
-        refused.
-        """
+    async def __call__(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
+        """Calls `function` in a thread; calls of the same key run one after the other. Raises Overloaded if MOST_ASKED
+        of them wait or run."""
         if self._asked[grant.id] >= MOST_ASKED:
             raise Overloaded(f"{MOST_ASKED} listings are waiting or being read for this caller; ask again later", 5)
-        return await self.read(grant, function, *arguments)
-
-    async def read(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
-        """Calls `function` in a thread; calls of the same key run one after the other."""
         self._asked[grant.id] += 1
         try:
             turn = self._turns.setdefault(grant.id, Turns(self._call, 1))
             return await turn(function, *arguments)
         finally:
             self._asked[grant.id] -= 1
-
-
-async def pay_for(limits: Limits, grant: Grant, domains: int) -> None:
-    """Charges the key for listing a number of domains, in addition to the one text that each request costs."""
-    await limits.owe(grant, domains // DOMAINS_A_TEXT)
 
 
 class Places:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from isosim.worker.supervisor import Worker
 
 HERE = "http://isosim"  # of the app in this process
+PATIENCE = 1e6  # s; the app in this process answers, however long it takes
 Server = Annotated[
     str | None,
     typer.Option(
@@ -96,12 +97,12 @@ def connected(server: Server = None, model_store: Store = None, encoder: Encoder
         if server is None:
             settings = stored(model_store=model_store, encoder=encoder)
             log_changes(settings)
-            from isosim.server.embedded import AppTransport  # noqa: PLC0415 - the web framework; a server needs none
+            from isosim.server.embedded import served  # noqa: PLC0415 - the web framework; a server needs none
 
             runner = JobRunner(settings)
-            transport = stack.enter_context(AppTransport(settings, runner.run))
+            transport = stack.enter_context(served(settings, runner.run))
             stack.enter_context(closing(runner))
-            client = Client(HERE, transport=transport, retries=Retries(times=0))
+            client = Client(HERE, transport=transport, timeout=PATIENCE, retries=Retries(times=0))
         else:
             try:
                 client = Client(server, os.environ.get("ISOSIM_API_KEY"))

@@ -102,6 +102,7 @@ REMEDIES = {
     Action.EXPORT: "make it: isosim export --encoder {source}",
     Action.JUDGE: "isosim match --match {match} --judge 50",
     Action.LIST_DOMAINS: "isosim domains lists the domains",
+    Action.LIST_MODELS: "isosim domains lists the domains, each of which is a model",
     Action.LIST_THRESHOLDS: "isosim domains lists those that are saved",
     Action.NEW_KEY: "ask the server's operator for one: isosim keys new --scopes {scope} --add FILE",
     Action.REPAIR: "rebuild it: isosim store repair {domain}",

@@ -5,7 +5,7 @@ The standard OTEL_* variables apply: sampler, resource attributes, headers, cert
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -13,56 +13,48 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from opentelemetry.util.types import AttributeValue
 
 from isosim import __version__
 
 Attributes = Mapping[str, str | int | float | bool]
-Stage = tuple[str, float, float, Attributes]  # a part of a request: name, start and end (time.perf_counter(), s)
 
 W3C = TraceContextTextMapPropagator()
 CARRIED = (b"traceparent", b"tracestate")
 
 
-class RequestSpan:
-    """The span of a request. The spans of its stages are created at the end of the request, from recorded times."""
+# Names of span attributes by OpenTelemetry's conventions for HTTP servers; others begin with `isosim.`.
+CONVENTIONS = {
+    "method": "http.request.method", "route": "http.route", "status": "http.response.status_code",
+    "client": "client.address",
+}  # fmt: skip
 
-    def __init__(
-        self, tracer: trace.Tracer, parent: Context, started: float, attributes: dict[str, AttributeValue]
-    ) -> None:
-        self.tracer = tracer
-        self.epoch = time.time_ns() - time.perf_counter_ns()  # time at which perf_counter was 0, in ns since 1970
-        method = str(attributes["http.request.method"])
-        self.span = tracer.start_span(method, parent, SpanKind.SERVER, attributes, start_time=self.at(started))
-        self.context = self.span.get_span_context()
+
+class RequestSpan:
+    """The span of a request, whose attributes are the facts of the access log."""
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+        self.context = span.get_span_context()
 
     @property
     def traceparent(self) -> str:
-        return traceparent(self.context)
+        flags = int(self.context.trace_flags) & 1
+        return f"00-{self.context.trace_id:032x}-{self.context.span_id:016x}-{flags:02x}"
 
     @property
     def ids(self) -> dict[str, str]:
         """Trace and span id for the log lines of this request."""
         return {"trace_id": f"{self.context.trace_id:032x}", "span_id": f"{self.context.span_id:016x}"}
 
-    def end(self, name: str, attributes: Attributes, stages: Sequence[Stage], failure: str | None) -> None:
-        if self.span.is_recording():
-            self.span.update_name(name)
-            self.span.set_attributes(attributes)
-            if failure is not None:
-                self.span.set_attribute("error.type", failure)
-                self.span.set_status(StatusCode.ERROR)
-            parent = trace.set_span_in_context(self.span, Context())
-            for stage, began, ended, facts in stages:
-                child = self.tracer.start_span(stage, parent, attributes=facts, start_time=self.at(began))
-                child.end(self.at(ended))
+    def end(self, name: str, facts: Attributes, failure: str | None) -> None:
+        self.span.update_name(name)
+        self.span.set_attributes({CONVENTIONS.get(name, f"isosim.{name}"): value for name, value in facts.items()})
+        if failure is not None:
+            self.span.set_attribute("error.type", failure)
+            self.span.set_status(StatusCode.ERROR)
         self.span.end()
-
-    def at(self, moment: float) -> int:
-        """Converts a time of perf_counter (s) to ns since 1970."""
-        return self.epoch + round(moment * 1e9)
 
 
 class JobSpan:
@@ -110,7 +102,9 @@ class Tracing:
         """Begins the span of a request. With a `traceparent` header, the span is a child of the caller's span."""
         carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in CARRIED}
         parent = W3C.extract(carrier, Context()) if carrier else Context()
-        return RequestSpan(self.tracer, parent, started, {"http.request.method": method})
+        attributes = {"http.request.method": method}
+        start = time.time_ns() - round((time.perf_counter() - started) * 1e9)
+        return RequestSpan(self.tracer.start_span(method, parent, SpanKind.SERVER, attributes, start_time=start))
 
     def calibration(self, posted_by: str | None, attributes: Attributes) -> JobSpan | None:
         """Begins the trace of a calibration job; None if the request that posted the job was not sampled."""
@@ -128,7 +122,3 @@ class Tracing:
         closing = threading.Thread(target=self.provider.shutdown, name="traces-flush", daemon=True)
         closing.start()
         closing.join(seconds)
-
-
-def traceparent(context: SpanContext) -> str:
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags) & 1:02x}"

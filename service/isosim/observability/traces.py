@@ -1,6 +1,5 @@
-"""Whether traces are sent, and the current trace. Imports OpenTelemetry only if traces are sent (otlp.py)."""
+"""Whether traces are sent. Imports OpenTelemetry only if they are (otlp.py)."""
 
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from isosim.errors import Unavailable
@@ -8,9 +7,6 @@ from isosim.settings import otel_endpoint
 
 if TYPE_CHECKING:
     from isosim.observability.otlp import Tracing
-
-# W3C traceparent header of the current request; jobs that the request starts carry it.
-posting: ContextVar[str | None] = ContextVar("posting", default=None)
 
 
 def tracing(name: str) -> "Tracing | None":

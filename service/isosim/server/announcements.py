@@ -15,7 +15,7 @@ from isosim.settings import Settings
 from isosim.store.blobs import address_of, remote
 
 if TYPE_CHECKING:  # calibration workers import this module, but must not import the modules below
-    from isosim.api.access_log import Observer
+    from isosim.api.trace import Observer
     from isosim.encoders.device import Execution
     from isosim.encoders.spec import Engine
     from isosim.encoders.store import EncoderArtifact
@@ -85,19 +85,14 @@ def ready(address: str) -> None:
 
 @contextmanager
 def stopping(observer: "Observer | None", drain: float) -> Iterator[None]:
-    """Logs how many requests are in flight when the server begins to stop, and how many of them finished."""
+    """Logs how many requests are in flight when the server begins to stop, and how many of them were cut off."""
     if observer is None:
         yield
         return
-    began, answered, aborted = time.perf_counter(), observer.answered, observer.aborted
-    observer.drained_by = began + drain
+    began, aborted = time.perf_counter(), observer.aborted
     say("draining", {"under_way": observer.under_way, "at_most_s": drain})
     try:
         yield
     finally:
-        facts = {
-            "finished": observer.answered - answered,
-            "aborted": observer.aborted - aborted + observer.under_way,
-            "seconds": round(time.perf_counter() - began, 2),
-        }
-        say("stopped", facts)
+        cut_off = observer.aborted - aborted + observer.under_way
+        say("stopped", {"aborted": cut_off, "seconds": round(time.perf_counter() - began, 2)})

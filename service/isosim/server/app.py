@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.middleware.cors import CORSMiddleware
-from starlette.middleware.errors import ServerErrorMiddleware
 
 from isosim import __version__
-from isosim.api import errors, operations, pages
+from isosim.api import operations, pages
 from isosim.api.calibration import calibrate, files
 from isosim.api.compatible import inference_protocol, openai, rerank, tei
 from isosim.api.domains import archive, domains, migration, thresholds
@@ -44,11 +44,11 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # FastAPI's page loads files from the internet; the page in api/pages.py does not
         redoc_url=None,
         generate_unique_id_function=documentation.operation_id,
+        responses=documentation.ERRORS,
         # FastAPI's own telemetry would export paths, queries and exception messages; observability/otlp.py does not.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.failure = None
-    errors.install(app)
     documentation.install(app)
     routers = (  # in the order of the documentation
         similarity.router,
@@ -72,9 +72,8 @@ def create_app(settings: Settings) -> FastAPI:
     for router in (*routers, pages.router):
         app.include_router(router)
     app.router.routes.extend(pages.FILES)
-    stack = app.build_middleware_stack()
-    assert isinstance(stack, ServerErrorMiddleware)  # noqa: S101 - as Starlette builds it
-    app.middleware_stack = Envelope(stack.app, app.routes)  # which answers unexpected errors itself
+    # FastAPI's other layers only turn exceptions into answers, which the envelope does.
+    app.middleware_stack = Envelope(AsyncExitStackMiddleware(app.router), app.routes)
     if settings.cors_origins:
         app.middleware_stack = CORSMiddleware(app.middleware_stack, **cors(settings.cors_origins))
     return app

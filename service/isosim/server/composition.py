@@ -5,25 +5,26 @@ import contextlib
 import gc
 import logging
 import os
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from threadpoolctl import threadpool_limits
 from uvicorn.server import ServerState
 
+from isosim.access.grants import SCOPES, Grant
 from isosim.access.key_file import Keys
 from isosim.access.limits import Limits
-from isosim.api.access_log import Observer
 from isosim.api.operations import exposition
 from isosim.api.readings import registry_of
 from isosim.api.state import Listings, Phase, Service
+from isosim.api.trace import Observer
 from isosim.domains.champions import Champions
+from isosim.domains.history import Author
 from isosim.domains.registry import Registry, StoredCalibrations
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache, beat
@@ -36,20 +37,18 @@ from isosim.jobs.matches import MatchStore
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
 from isosim.observability import logs
+from isosim.observability.logs import Facts
 from isosim.observability.metrics import Metrics
 from isosim.observability.traces import tracing
 from isosim.redis_connection import end, refuse_wrong_role
 from isosim.scoring.drift import DriftMonitor
 from isosim.server.encoders import EncoderParts, EncoderPlan, plans
-from isosim.server.guard import Guard
+from isosim.server.guard import KEEP_ALIVE, Guard
 from isosim.server.local_worker import LocalWorker, can_calibrate
 from isosim.server.store_watch import watch
 from isosim.settings import Settings, check_exposure
 from isosim.store.blobs import opened
 from isosim.threads import CALLS, StoreCalls, Threads
-
-if TYPE_CHECKING:
-    from isosim.observability.otlp import Tracing
 
 log = logging.getLogger("isosim")
 
@@ -57,12 +56,19 @@ log = logging.getLogger("isosim")
 # cached request.
 GARBAGE = 20_000, 10, 10
 SCRAPERS = 32  # connections to the port of the metrics; Prometheus keeps one
-LAST_SPANS = 0.5  # minimum seconds for sending the last spans, also after `drain_seconds`
+LAST_SPANS = 0.5  # seconds for sending the last spans
+
+
+RunJob = Callable[[Job], Awaitable[None]]
 
 
 @asynccontextmanager
-async def build(settings: Settings) -> AsyncIterator[Service]:
-    """Starts a server's parts and yields them; stops them in reverse order."""
+async def build(settings: Settings, run: RunJob | None = None) -> AsyncIterator[Service]:
+    """Starts a server's parts and yields them; stops them in reverse order.
+
+    With `run`, they are those of a command, which has one caller and ends soon: without worker, watchers, access log,
+    warm-up and second session of the encoder. `run` is called with each job that the caller creates.
+    """
     check_exposure(settings)
     async with AsyncExitStack() as stack:
         # BLAS gets one thread. More threads would spin for 30 ms after each use, on cores that the encoder needs. This
@@ -83,8 +89,9 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )
             stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
-        keys = Keys(settings.api_keys_file)
-        stack.push_async_callback(end, asyncio.create_task(keys.watch(), name="api-keys"))
+        keys = Keys(settings.api_keys_file) if run is None else OneCaller(None)
+        if settings.api_keys_file is not None:
+            stack.push_async_callback(end, asyncio.create_task(keys.watch(), name="api-keys"))
         limits = Limits(None if settings.api_keys_file is None else url, timeout=settings.redis_timeout)
         await stack.enter_async_context(limits)
         drift = DriftMonitor()
@@ -97,11 +104,11 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             calls=calls,
         )
         encoders, vectors = Encoders(registry), VectorCache(settings.memory_cache_bytes, shared)
-        parts = EncoderParts(settings, metrics, calibrations, encoders, vectors)
+        parts = EncoderParts(settings, metrics, calibrations, encoders, vectors, late=run is not None)
         for planned in filter(None, (first, following)):
             await parts.open(planned, stack)
         worker = None
-        if settings.local_worker:
+        if settings.local_worker and run is None:
             waiting = bool(await asyncio.to_thread(jobs.index))
             worker = LocalWorker(settings, encoders.set_cpu_contended, jobs=waiting)
             await stack.enter_async_context(worker)
@@ -117,9 +124,9 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             results=MatchStore(blobs, settings.keep_results),
             drift=drift,
             redis=shared,
-            observer=observe(settings, stack),
+            observer=observe(settings, stack) if run is None else Observer(tell_of_faults, "off"),
             listings=Listings(calls),
-            hint=partial(tell_workers, worker, shared),
+            hint=run or partial(tell_workers, worker, shared),
             store=calls,
             scoring=stack.enter_context(contextlib.closing(Threads("scoring"))),
             loop=asyncio.get_running_loop(),
@@ -127,12 +134,26 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         await stack.enter_async_context(scraped(service))
         artifact = first.artifact
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
-        watcher = asyncio.create_task(watch(service), name="store-watch")
-        stack.push_async_callback(end, watcher)
-        freeze()
+        if run is None:
+            watcher = asyncio.create_task(watch(service), name="store-watch")
+            stack.push_async_callback(end, watcher)
+            freeze()
         service.phase = Phase.SERVING
         yield service
         service.phase = Phase.STOPPING
+
+
+class OneCaller(Keys):
+    """The grant of the command, by which the history of domains names it."""
+
+    def identify(self, authorization: str | None) -> Grant:
+        return Grant(Author().by, frozenset(SCOPES))
+
+
+def tell_of_faults(level: str, logger: str, message: str, facts: Facts) -> None:
+    """Logs unexpected errors, whose answer says only that the log has them."""
+    if "stack" in facts:
+        log.error("%s: %s %s", message, facts["error"], facts["stack"])
 
 
 async def tell_workers(worker: LocalWorker | None, shared: RedisCache | None, _: Job) -> None:
@@ -186,18 +207,35 @@ async def scraped(service: Service) -> AsyncIterator[None]:
     async def metrics(scope: Scope, receive: Receive, send: Send) -> None:
         await (await exposition(service))(scope, receive, send)
 
-    config = uvicorn.Config(metrics, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none")
-    state, guard = ServerState(), Guard(max_connections=SCRAPERS)
-    protocol = partial(guard, config=config, server_state=state, app_state={})
-    try:
-        server = await asyncio.get_running_loop().create_server(protocol, settings.host, settings.metrics_port)
-    except OSError as error:
-        raise Unavailable(f"ISOSIM_METRICS_PORT={settings.metrics_port} cannot be bound: {error.strerror}") from error
+    listen = partial(asyncio.get_running_loop().create_server, host=settings.host, port=settings.metrics_port)
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(listening(metrics, Guard(max_connections=SCRAPERS), listen, {}))
+        except OSError as error:
+            message = f"ISOSIM_METRICS_PORT={settings.metrics_port} cannot be bound: {error.strerror}"
+            raise Unavailable(message) from error
+        yield
+
+
+@asynccontextmanager
+async def listening(
+    app: ASGIApp,
+    protocol: Callable[..., asyncio.Protocol],
+    listen: Callable[..., Awaitable[asyncio.Server]],
+    state: dict[str, Any],
+) -> AsyncIterator[None]:
+    """Serves an app by uvicorn's `protocol` on what `listen` opens, without signals and lifespan."""
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
+        timeout_keep_alive=KEEP_ALIVE,
+    )  # fmt: skip
+    shared = ServerState()
+    server = await listen(partial(protocol, config=config, server_state=shared, app_state=state))
     try:
         yield
     finally:
         server.close()
-        for connection in list(state.connections):
+        for connection in list(shared.connections):
             connection.shutdown()
 
 
@@ -205,13 +243,6 @@ def observe(settings: Settings, stack: AsyncExitStack) -> Observer:
     """The access log and traces as configured. The remaining spans are sent when `stack` closes."""
     lines, traces = logs.line_queue(), tracing("isosim")
     which = settings.access_log if logging.getLogger("isosim").isEnabledFor(logging.INFO) else "off"
-    observer = Observer(None if lines is None else lines.line, which, traces)
     if traces is not None:
-        stack.push_async_callback(send_last, traces, observer)
-    return observer
-
-
-async def send_last(traces: "Tracing", observer: Observer) -> None:
-    """Sends the remaining spans. The time limit is the rest of the drain time, but at least LAST_SPANS seconds."""
-    left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
-    await asyncio.to_thread(traces.close, max(LAST_SPANS, left))
+        stack.push_async_callback(asyncio.to_thread, traces.close, LAST_SPANS)
+    return Observer(None if lines is None else lines.line, which, traces)

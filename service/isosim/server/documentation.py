@@ -8,11 +8,7 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
-from isosim.api.bodies import REF
-from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
-from isosim.api.compatible.tensors import InferRequest
-from isosim.api.matches.check import CheckRequest
-from isosim.api.matches.schemas import MatchRequest, PairLabels
+from isosim.api.bodies import PARSED_BY_ROUTES, REF, ErrorBody, OpenAIErrorBody
 from isosim.api.parameters import flat
 from isosim.api.policy import OPEN, policy_of
 from isosim.api.requests import json_response
@@ -36,8 +32,11 @@ TAGS = [
     {"name": "Open Inference Protocol", "description": "Routes for clients of KServe and Triton."},
     {"name": "operations", "description": "Probes, metrics and facts about the server."},
 ]
-# FastAPI does not know the schemas of these request bodies, because the routes parse the bodies without FastAPI.
-READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, MatchRequest, PairLabels, CheckRequest, InferRequest)
+ERRORS: dict[int | str, dict[str, Any]] = {  # of every route
+    "4XX": {"model": ErrorBody, "description": "the request is refused; docs/reference/errors.md lists the statuses"},
+    "5XX": {"model": ErrorBody, "description": "the service cannot answer"},
+}
+OF_OPENAI = {"application/json": {"schema": {"$ref": REF.format(model=OpenAIErrorBody.__name__)}}}
 
 
 def operation_id(route: APIRoute) -> str:
@@ -55,10 +54,9 @@ def document(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
     )
     schemas = openapi["components"]["schemas"]
-    _, more = models_json_schema([(model, "validation") for model in READ_BY_ROUTES], ref_template=REF)
+    parsed: list[Any] = [(model, "validation") for model in (*PARSED_BY_ROUTES, OpenAIErrorBody)]
+    _, more = models_json_schema(parsed, ref_template=REF)
     schemas |= more.get("$defs", {})
-    for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)
     with_key = {
         (route.path_format, method.lower())
         for route in flat(app.routes)
@@ -67,9 +65,9 @@ def document(app: FastAPI) -> dict[str, Any]:
     }
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
-            # FastAPI documents its own form of 422 for each route with parameters. We never send it, so it is removed.
-            if "HTTPValidationError" in str(operation["responses"].get("422")):
-                del operation["responses"]["422"]
+            if path.startswith("/v1/"):
+                for status in ERRORS:
+                    operation["responses"][status]["content"] = OF_OPENAI
             if (path, method) in with_key:
                 operation["security"] = [{"key": []}, {}]
     openapi["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

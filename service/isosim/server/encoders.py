@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,11 +73,6 @@ def plan(settings: Settings, name: str, *, exclusive: bool) -> EncoderPlan:
     return EncoderPlan(artifact, engine, execution)
 
 
-def remote_options(settings: Settings) -> dict[str, Any]:
-    """Options of a `RemoteEncoder`: its timeout."""
-    return {"seconds": WITHIN * settings.request_timeout}
-
-
 async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
     """The server's encoder, and the next encoder if the settings name one.
 
@@ -112,6 +107,7 @@ class EncoderParts:
     calibrations: StoredCalibrations
     encoders: Encoders
     cache: VectorCache  # of all encoders; its keys include the encoder
+    late: bool = False  # whether a graph opens for its first batch, without warm-up and check
 
     async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> LoadedEncoder:
         """Loads an encoder, adds it to `encoders` and warms it up. Then checks that it still computes the vector that
@@ -121,25 +117,33 @@ class EncoderParts:
             CorruptArtifact: the encoder computes a different vector.
         """
         artifact, metrics = planned.artifact, self.metrics
-        if self.settings.seed_store is not None:
+        if self.settings.seed_store is not None and not self.late:
             await asyncio.to_thread(self.seed_default, self.settings.seed_store, artifact)
+        # A second copy of the weights would take a command longer to load than it saves.
+        execution = replace(planned.execution, threads_alone=0) if self.late else planned.execution
         loaded = await asyncio.to_thread(
             LoadedEncoder.load,
             artifact,
             planned.engine,
-            planned.execution,
+            execution,
+            late=self.late,
             gpu_memory=self.settings.gpu_memory_bytes,
-            remote=remote_options(self.settings) | {"on_request": metrics.observe_remote},
+            remote={"seconds": WITHIN * self.settings.request_timeout, "on_request": metrics.observe_remote},
             cache=self.cache,
             on_batch=metrics.observe_batch,
         )
         stack.enter_context(loaded.embedder)
         self.calibrations.calibrators[loaded.digest] = loaded.calibrator
         self.encoders.add(loaded)
-        await self.encoders.registry.refresh()  # loads `default` only; other domains load at their first request
         graph = loaded.graph
         if isinstance(graph, RemoteEncoder):
-            await self.open_remote(graph, stack)
+            stack.callback(graph.close)
+        if self.late:
+            return loaded
+        await self.encoders.registry.refresh()  # loads `default` only; other domains load at their first request
+        if isinstance(graph, RemoteEncoder):  # this server is not ready until the encoder answers
+            await look_at(graph)
+            stack.callback(asyncio.create_task(watch_remote(graph), name=f"watch-{graph.id}").cancel)
         if isinstance(graph, RemoteEncoder | NoEncoder | LateEncoder):
             return loaded
         await warm_up(graph, artifact.spec, GPU_WARM_LENGTHS if planned.engine == "cuda" else WARM_LENGTHS)
@@ -158,12 +162,6 @@ class EncoderParts:
             seed_default(self.calibrations.store, DomainStore(opened(seed)), artifact.digest)
         except (IsosimError, OSError) as error:
             log.warning("the default calibration of %s cannot be put into the store: %s", artifact.id, error)
-
-    async def open_remote(self, remote: RemoteEncoder, stack: AsyncExitStack) -> None:
-        """Probes a remote encoder now, and again while it fails. This server is not ready until the encoder answers."""
-        stack.callback(remote.close)
-        await look_at(remote)
-        stack.callback(asyncio.create_task(watch_remote(remote), name=f"watch-{remote.id}").cancel)
 
 
 async def watch_remote(remote: RemoteEncoder) -> None:

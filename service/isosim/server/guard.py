@@ -15,7 +15,8 @@ import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from isosim.api.middleware import ANSWER, WATCH
+from isosim.api.middleware import CONNECTION
+from isosim.api.trace import Connection
 
 Reason = Literal["headers", "body", "pipelining", "room", "full"]
 
@@ -30,6 +31,9 @@ MAX_UNANSWERED = 16
 # once, the client might not read the answer.
 UNREAD_SECONDS = 5.0
 MIN_TRANSFER_RATE = 8_000  # bytes/s at which a client must at least send its body
+# s until an idle connection is closed. Longer than load balancers keep theirs (Google's: 600 s): one that uses a
+# connection that is just being closed answers 502. At CONNECTIONS, idle ones make room earlier.
+KEEP_ALIVE = 620
 CONNECTIONS = 4096  # maximum number of connections
 MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() refuses thousands of digits
 NEVER = float("inf")
@@ -161,8 +165,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()  # raises an error if the request's target is invalid
         self.headers = []  # for trailers, which must not be treated as headers (RFC 9110, 6.5.1)
         self.guard.idle.pop(self, None)
-        extensions: dict[str, Any] = {ANSWER: partial(send_whole, self.cycle), WATCH: self.watch}
-        self.scope["extensions"] = extensions
+        self.scope["extensions"] = {CONNECTION: Connection(partial(send_whole, self.cycle), self.watch)}  # type: ignore[dict-item]
         self.unanswered.append(self.cycle)
         self.deadline = self.loop.time() + self.guard.body_timeout
         self.in_head, self.in_body, self.taken, self.around = False, True, 0, 0
@@ -256,7 +259,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.watching.clear()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], object]:
-        """See `Trace.watch`. Calls `left` soon if the client has already disconnected."""
+        """See `Connection`. Calls `left` soon if the client has already disconnected."""
         self.watching[left] = None
         if self.transport.is_closing():
             self.loop.call_soon(left)

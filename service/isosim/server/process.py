@@ -17,14 +17,10 @@ from isosim.api.state import Phase, Service
 from isosim.observability import logs
 from isosim.server import announcements
 from isosim.server.app import create_app
-from isosim.server.guard import CONNECTIONS, Guard, Reason
+from isosim.server.guard import CONNECTIONS, KEEP_ALIVE, Guard, Reason
 from isosim.settings import Settings
 
 log = logging.getLogger("isosim")
-# s until an idle connection is closed. Longer than load balancers keep theirs (Google's: 600 s): one that uses a
-# connection that is just being closed answers 502. At CONNECTIONS, idle ones make room earlier.
-KEEP_ALIVE = 620
-
 # Python's thread switch interval. It is short, so that the encoder's threads soon get the interpreter lock and the
 # device does not idle.
 SWITCH_SECONDS = 0.0005

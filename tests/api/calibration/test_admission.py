@@ -18,7 +18,7 @@ from isosim.threads import StoreCalls
 from tests.store.machines import Watched
 from tests.stores import domains_of, jobs_of
 
-TRACE: Any = SimpleNamespace(grant=SimpleNamespace(id="ann"))
+TRACE: Any = SimpleNamespace(grant=SimpleNamespace(id="ann"), span=None)
 
 
 class Site:

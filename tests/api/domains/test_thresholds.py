@@ -13,7 +13,7 @@ from isosim.encoders.store import EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
 from tests.processes import RedisServer, Serve, Server, wait_until
-from tests.stores import domains_of, jobs_of, post_job, publish
+from tests.stores import domains_of, publish
 from tests.text import sentences
 
 TEXTS = sentences(400)
@@ -129,20 +129,6 @@ def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(s
     assert state["revision"] == revision
     assert server.client.get("/domains/default/thresholds").json()["thresholds"] == []
     assert server.client.get("/domains/default").json()["champion"] == 0  # the encoder's own
-
-
-def test_a_precision_asked_for_too_early_names_the_job_that_brings_the_labels(server: Server, store: Path) -> None:
-    at, jobs, encoder = "/domains/news/threshold?precision=0.9", jobs_of(store), EncoderStore.at(store).find("tiny")
-    for domain, labels in (("news", 0), ("other", 300)):  # neither brings labels to `news`
-        post_job(jobs, JobRequest(domain, encoder.digest, encoder.id, labels=labels))
-    refused(server.client.get(at), 409, "was given no labels")
-    job = post_job(jobs, JobRequest("news", encoder.digest, encoder.id, labels=1200, base=2)).id
-    told = f"'news' has no labels yet; a job with 1,200 labelled pairs is queued: GET /calibrate/{job}, and ask again"
-    refused(server.client.get(at), 409, told)
-    assert "similarity" in server.client.get("/domains/news@1/threshold?precision=0.9").json()  # this one has labels
-    for waiting in jobs.unended():
-        server.client.delete(f"/calibrate/{waiting.id}").raise_for_status()
-    refused(server.client.get(at), 409, "was given no labels")
 
 
 def test_every_version_has_a_similarity_of_its_own_through_promotion_and_rollback(server: Server) -> None:

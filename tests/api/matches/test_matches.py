@@ -308,7 +308,7 @@ def test_few_texts_get_the_scale_of_default(server: Server) -> None:
     [
         ({"b": FILE}, "has the file a"),
         ({"a": FILE, "c": FILE}, "has the file a"),
-        ({"a": FILE, "b": FILE, "c": FILE}, "cannot be read"),
+        ({"a": FILE, "b": FILE, "c": FILE}, "Too many files"),
         ({"a": b""}, "empty"),
         ({"a": b"id,text\n1,Only one.\n"}, "one text was posted"),
         ({"a": FILE, "b": b"id,text\n1,\n2,\n3,\n"}, "file b: no row has a text"),

@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.util
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,10 +9,10 @@ from functools import partial
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
-import orjson
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from isosim.access.grants import Grant
@@ -27,17 +26,15 @@ from isosim.api.calibration.schemas import (
     JobState,
     LabelsRequest,
 )
-from isosim.api.policy import needs
-from isosim.api.requests import JobDep, TraceDep, documented, json_response
+from isosim.api.policy import is_json, needs
+from isosim.api.requests import JobDep, JobId, TraceDep, json_response, parsed
 from isosim.api.state import Phase, Service, ServiceDep
 from isosim.api.trace import Trace
-from isosim.api.validation import parse_json
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import (
     EncoderMismatch,
     InvalidInput,
     Overloaded,
-    TooLarge,
     Unavailable,
 )
 from isosim.jobs.intake import Intake, Limits, brought_by, check_enough
@@ -46,21 +43,18 @@ from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
 from isosim.jobs.store import JobStore, OpenJob, owner_name
 from isosim.migration.encoders import LoadedEncoder
-from isosim.observability.traces import posting
 from isosim.scoring.calibration import DomainRef
 from isosim.threads import LONG
 from isosim.wording import place
 
 Options = TypeVar("Options", bound=BaseModel)
+Posted = TypeVar("Posted", bound=BaseModel)
 
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
 READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 
 EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
 DISTANT_EVENT_SECONDS = 1.0  # seconds between reads of a job's record if it is in object storage
-# After this many seconds without an event, an event stream gets a comment: some proxies close a connection after 30 s
-# of silence, others after 60 s.
-KEEP_ALIVE_SECONDS = 15.0
 
 BODY_DOC = body_of(
     CalibrateRequest,
@@ -80,12 +74,18 @@ BODY_DOC = body_of(
         },
         **FILE_TYPES,
     },
+    CalibrateOptions,
 )
 
 
+def facts_of(job: Job, model: type[BaseModel]) -> dict[str, Any]:
+    """The fields of a model that a job has under the same names."""
+    facts = vars(job.request) | vars(job) | {"job": job.id}
+    return {name: facts[name] for name in model.model_fields if name in facts}
+
+
 def state(job: Job) -> JobState:
-    facts = vars(job.request) | vars(job)
-    return JobState(job=job.id, **{name: value for name, value in facts.items() if name in JobState.model_fields})
+    return JobState(**facts_of(job, JobState))
 
 
 @router.post(
@@ -94,51 +94,28 @@ def state(job: Job) -> JobState:
     response_model=JobAccepted,
     dependencies=[needs("calibrate", body="file")],
     openapi_extra=BODY_DOC,
-    responses=documented(400, 409, 413, 415, 422, 429),
 )
 async def calibrate(
     request: Request,
     service: ServiceDep,
     trace: TraceDep,
     reading: ReadingDep,
-    domain: Annotated[
-        str | None, Query(description="domain to calibrate; a JSON body states it in its field `domain`")
-    ] = None,
-    method: Annotated[str, Query()] = "auto",
-    promote: Annotated[str, Query()] = "if_better",
-    seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
-    encoder: Annotated[str, Query()] = "answering",
-    label_kind: Annotated[
-        str, Query(alias="kind", description="what the labels in lines of NDJSON mean: matches or grades")
-    ] = "matches",
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Starts a job that fits a calibration to unlabelled text of a domain."""
     await check_room(service, trace)
-    kind, _ = content_type(request)
-    check_no_form(kind, f"calibrate?domain={domain or 'NAME'}")
+    check_no_form(content_type(request)[0], f"calibrate?domain={request.query_params.get('domain') or 'NAME'}")
     async with spooling() as spool:
-        if kind != "application/json":
-            given = {
-                "domain": domain, "method": method, "promote": promote, "seed": seed,
-                "encoder": encoder, "kind": label_kind,
-            }  # fmt: skip
-            options = checked_options(CalibrateOptions, given)
-            check_domain(options.domain, trace)
-            artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
-            check_takes(artifact, reading.kind)
+        options = await options_of(request, service, CalibrateOptions, CALIBRATE_REQUEST)
+        check_domain(options.domain, trace)
+        artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
+        check_takes(artifact, "json" if isinstance(options, CalibrateRequest) else reading.kind)
+        if isinstance(options, CalibrateRequest):
+            async with service.parsing_json:
+                facts = await asyncio.to_thread(take_json, service, spool, options)
+        else:
             reading = replace(reading, give="entries", labels=options.kind, brought=brought_by(artifact))
             facts = await read_body(request, service, reading, spool)
-        else:
-            check_no_query(request, ["application/x-ndjson", NPY, "text/plain", "application/octet-stream"])
-            body = await read_json_body(request, service)
-            async with service.parsing_json:
-                posted = await asyncio.to_thread(parse_json, CALIBRATE_REQUEST, body)
-                check_domain(posted.domain, trace)
-                facts = await asyncio.to_thread(take_json, service, spool, posted)
-            options = posted
-            artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
-            check_takes(artifact, "json")
         notices = check_enough(facts, options.method, artifact.spec.dim, brought=artifact.kind == "vectors")
         if artifact.remote is not None:
             most = min(facts["sentences"], MOST_SENTENCES)
@@ -174,22 +151,21 @@ def check_takes(artifact: EncoderArtifact, form: str | None) -> None:
         )
 
 
-def check_no_query(request: Request, kinds: Sequence[str]) -> None:
-    """Raises InvalidInput if a request with a JSON body has query parameters, which would be ignored.
+async def options_of(
+    request: Request, service: Service, options: type[Options], posted: TypeAdapter[Posted]
+) -> Options | Posted:
+    """What a job is asked for: a JSON body of the type `posted`, or the `options` of the query for any other body.
 
-    `kinds`: content types of the route whose options are query parameters.
+    Raises:
+        InvalidInput: they are invalid, or a request with a JSON body has query parameters, which would be ignored.
     """
-    for name in request.query_params:
-        raise InvalidInput(
-            f"{name}: belongs in the JSON body; options go in the query only for bodies of these content-types: "
-            f"{', '.join(kinds)}"
-        )
-
-
-def checked_options(model: type[Options], given: dict[str, Any]) -> Options:
-    """Options of the query, validated like those of a JSON body."""
+    if is_json(content_type(request)[0]):
+        for name in request.query_params:
+            raise InvalidInput(f"{name}: belongs in the JSON body; options go in the query only with other bodies")
+        return await parsed(service, posted, await request.body())
+    given = {name: value for name, value in request.query_params.items() if name in options.model_fields}
     try:
-        return model.model_validate({k: v for k, v in given.items() if v is not None})
+        return options.model_validate_strings(given, strict=False)  # strict is for JSON, which has numbers
     except ValidationError as error:
         raise RequestValidationError(
             [{**detail, "loc": ("query", *detail["loc"])} for detail in error.errors()]
@@ -211,12 +187,12 @@ def take_json(service: Service, spool: Spool, body: CalibrateRequest | LabelsReq
     return intake.facts
 
 
-@router.get("", response_model=Jobs, dependencies=READ, responses=documented(422))
+@router.get("", response_model=Jobs, dependencies=READ)
 async def list_jobs(
     service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> Response:
     """Recorded jobs of the domains that the key may use, newest first, without their reports."""
-    return await service.listings.begin(trace.grant, listed, service.jobs, trace.grant, limit)
+    return await service.listings(trace.grant, listed, service.jobs, trace.grant, limit)
 
 
 def listed(jobs: JobStore, grant: Grant, limit: int) -> Response:
@@ -225,59 +201,51 @@ def listed(jobs: JobStore, grant: Grant, limit: int) -> Response:
     return json_response({"jobs": [state(job).model_dump() for job in islice(mine, limit)]})
 
 
-@router.get("/{job_id}", dependencies=READ, responses=documented(404))
+@router.get("/{job_id}", dependencies=READ)
 async def get_job(job: JobDep) -> JobState:
     """A job's state and progress, with its report or its error once it has ended."""
     return state(job)
 
 
-@router.get(
-    "/{job_id}/events",
-    dependencies=READ,
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
-)
-async def job_events(job: JobDep, service: ServiceDep, trace: TraceDep) -> StreamingResponse:
+async def stream_place(job_id: JobId, service: ServiceDep, trace: TraceDep) -> AsyncIterator[None]:
+    """Takes a place for an event stream until the answer ends. Raises Overloaded if all are taken, or this key's share
+    of them."""
+    streams = service.event_streams
+    remedy = f"ask for the state of job {job_id[:64]} instead"
+    streams.check(trace.grant, service.share(streams.most), "event streams are open", remedy)
+    with streams.taken(trace.grant):
+        yield
+
+
+STREAM = [*READ, Depends(stream_place)]
+
+
+@router.get("/{job_id}/events", dependencies=STREAM, response_class=EventSourceResponse)
+async def job_events(job: JobDep, service: ServiceDep) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events with the job's state at each change. The stream ends when the job ends, or when the server
     stops. A comment every 15 s keeps the connection open."""
-    return await event_stream(service, trace.grant, job.id, state)
+    async for event in changes(service, job.id, state):
+        yield event
 
 
 Show = Callable[[Job], BaseModel]
 
 
-async def event_stream(service: Service, grant: Grant, job_id: str, show: Show) -> StreamingResponse:
-    """The states of a job as server-sent events. Raises Overloaded if all places for streams are taken, or this key's
-    share of them."""
-    streams = service.event_streams
-    remedy = f"ask for the state of job {job_id} instead"
-    streams.check(grant, service.share(streams.most), "event streams are open", remedy)
-
-    async def taken() -> AsyncIterator[bytes]:
-        with streams.taken(grant):
-            async for event in changes(service, job_id, show):
-                yield event
-
-    return StreamingResponse(taken(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-
-
-async def changes(service: Service, job_id: str, show: Show) -> AsyncIterator[bytes]:
-    last, sent = None, time.monotonic()
+async def changes(service: Service, job_id: str, show: Show) -> AsyncIterator[ServerSentEvent]:
+    """The states of a job, at each change, until it ends or the server stops."""
+    last = None
     while True:
         job = await service.job_reads(service.jobs.read, job_id)
         now = show(job)
         if now != last:
-            yield b"event: state\ndata: " + orjson.dumps(now.model_dump()) + b"\n\n"
-            last, sent = now, time.monotonic()
-        elif time.monotonic() - sent > KEEP_ALIVE_SECONDS:
-            yield b": alive\n\n"
-            sent = time.monotonic()
+            yield ServerSentEvent(data=now, event="state")
+            last = now
         if job.status.ended or service.phase is not Phase.SERVING:
             return
         await asyncio.sleep(DISTANT_EVENT_SECONDS if service.jobs.distant else EVENT_SECONDS)
 
 
-@router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
+@router.delete("/{job_id}", dependencies=CALIBRATE)
 async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     """Cancels a job: its text is deleted, and it makes no version. A worker that runs it stops within 10 s."""
     return state(await service.store(service.jobs.cancel, job.id))
@@ -302,28 +270,17 @@ def check_backlog(service: Service, grant: Grant, entries: Sequence[OpenJob]) ->
     """Raises Overloaded if these jobs, which have not ended, are too many for another one, or keep too much text on
     disk: those of all keys together, or of this one."""
     most, room = service.settings.max_queued_jobs, FULL_POSTS * service.settings.max_calibration_bytes
-    mine = [entry for entry in entries if entry.owner == owner_name(grant.id)]
-    own = len(mine)
-    held, own_held = sum(entry.size for entry in entries), sum(entry.size for entry in mine)
-    if len(entries) >= most:
-        raise Overloaded(f"{len(entries)} jobs are queued or running; the limit is {most}", retry_after=60)
-    if held >= room:
-        raise Overloaded(f"jobs hold {megabytes(held)} of text; the limit is {megabytes(room)}", retry_after=60)
-    if not service.shared:
-        return
-    own_most, own_room = service.share(most), service.share(room)
-    remedy = "wait until one has ended, or cancel one: DELETE /calibrate/{job} or /matches/{job}"
-    if own >= own_most:
-        raise Overloaded(
-            f"the API key has {own} jobs queued or running, which is its share of {most} "
-            f"(ISOSIM_MAX_QUEUED_JOBS); {remedy}",
-            retry_after=60,
-        )
-    if own_held >= own_room:
-        raise Overloaded(
-            f"the API key's jobs hold {megabytes(own_held)} of text, and its share is {megabytes(own_room)}; {remedy}",
-            retry_after=60,
-        )
+    backlogs = [("", entries, most, room)]
+    if service.shared:
+        mine = [entry for entry in entries if entry.owner == owner_name(grant.id)]
+        remedy = " for the API key; wait until one has ended, or cancel one: DELETE /calibrate/{job} or /matches/{job}"
+        backlogs.append((remedy, mine, service.share(most), service.share(room)))
+    for remedy, jobs, most, room in backlogs:
+        held = sum(job.size for job in jobs)
+        if len(jobs) >= most:
+            raise Overloaded(f"{len(jobs)} jobs are queued or running; the limit is {most}{remedy}", retry_after=60)
+        if held >= room:
+            raise Overloaded(f"jobs hold {megabytes(held)} of text; the limit is {megabytes(room)}{remedy}", 60)
 
 
 def megabytes(count: int) -> str:
@@ -370,27 +327,6 @@ async def target_encoder(service: Service, domain: str, encoder: str) -> LoadedE
     )
 
 
-async def read_json_body(request: Request, service: Service) -> bytes:
-    """Reads the whole body. Raises TooLarge above ISOSIM_MAX_BODY_BYTES: unlike lines, JSON is parsed as a whole, and
-    no other request is served meanwhile."""
-    limit, body = service.settings.max_body_bytes, bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise TooLarge(
-                f"the JSON body is larger than {limit} bytes; send its entries as application/x-ndjson, one in each "
-                "line, with the options in the query"
-            )
-    return bytes(body)
-
-
-async def parsed_body(request: Request, service: Service, adapter: TypeAdapter[Options]) -> Options:
-    """A JSON body, parsed in a thread, one at a time: 2 MB would keep the event loop for 0.1 s and more."""
-    body = await read_json_body(request, service)
-    async with service.parsing_json:
-        return await asyncio.to_thread(parse_json, adapter, body)
-
-
 async def accept(
     service: Service,
     trace: Trace,
@@ -414,12 +350,14 @@ async def accept(
     grant, texts = trace.grant, wanted.sentences + 2 * wanted.labels - 1  # `needs` has charged one text
     admit = partial(check_backlog, service, grant)
 
+    traceparent = None if trace.span is None else trace.span.traceparent
+
     async def create() -> Job:
         made = None
         try:
             await service.limits.owe(grant, texts)
             made = await service.store.within(
-                LONG, service.jobs.create, wanted, spool, notices, idempotency_key, posting.get(), grant.id, admit
+                LONG, service.jobs.create, wanted, spool, notices, idempotency_key, traceparent, grant.id, admit
             )
         finally:
             if made is None or made.input != spool.id:

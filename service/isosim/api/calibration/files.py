@@ -13,8 +13,8 @@ from fastapi.responses import Response, StreamingResponse
 
 from isosim.access.grants import Grant
 from isosim.api.calibration.schemas import Inspection
-from isosim.api.policy import needs
-from isosim.api.requests import TraceDep, documented, json_response, media_type, sent_as
+from isosim.api.policy import media_type, needs, sent_as
+from isosim.api.requests import TraceDep, json_response
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.encoders.device import memory_left
@@ -200,7 +200,7 @@ async def read_stored(
         return read_isolated(file, reading, limits, lines, left, vectors=vectors)
 
     with one_of_few(service, trace.grant):
-        unwatch = trace.watch(left.set)
+        unwatch = trace.connection.watch(left.set)
         try:
             async with service.whole_files if whole else nullcontext():
                 return await asyncio.to_thread(read)
@@ -233,13 +233,7 @@ async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
             yield piece
 
 
-@router.post(
-    "/inspect",
-    response_model=Inspection,
-    dependencies=[needs("read", body="file")],
-    openapi_extra=BODY,
-    responses=documented(400, 413, 415, 422),
-)
+@router.post("/inspect", response_model=Inspection, dependencies=[needs("read", body="file")], openapi_extra=BODY)
 async def inspect(
     request: Request,
     service: ServiceDep,

@@ -128,13 +128,23 @@ class JobAccepted(BaseModel):
     status: str
 
 
-class JobState(BaseModel):
+class JobFacts(BaseModel):
+    """What calibrations and matches have in common."""
+
     job: str
-    domain: str
-    encoder: str = Field(description="digest of the encoder that the calibration is for")
     status: Literal["queued", "running", "publishing", "succeeded", "failed", "cancelled"]
     stage: str
     progress: float
+    created: str
+    started: str | None
+    finished: str | None
+    error: str | None
+    notices: list[str]
+    encoder: str = Field(description="digest of the encoder that the job is for")
+
+
+class JobState(JobFacts):
+    domain: str
     attempt: int
     method: str
     promote: str
@@ -142,14 +152,9 @@ class JobState(BaseModel):
     sentences: int
     labels: int
     base: int | None = Field(description="version to which the posted labels are added; null for other jobs")
-    created: str
-    started: str | None
-    finished: str | None
     version: int | None
     promoted: bool | None
     report: dict[str, Any] | None = Field(description="null until the job succeeds, and in lists of jobs")
-    error: str | None
-    notices: list[str]
 
 
 class Jobs(BaseModel):

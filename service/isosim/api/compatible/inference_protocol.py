@@ -10,18 +10,10 @@ from fastapi.responses import Response
 from isosim import __version__
 from isosim.api.bodies import body_of
 from isosim.api.compatible import models, tensors
-from isosim.api.compatible.schemas import (
-    InferResponse,
-    ModelMetadata,
-    ModelPath,
-    ModelReady,
-    ServerLive,
-    ServerMetadata,
-    ServerReady,
-)
+from isosim.api.compatible.schemas import InferResponse, ModelMetadata, ModelPath
 from isosim.api.operations import check_alive, check_ready
-from isosim.api.policy import PROBE, head_of, needs
-from isosim.api.requests import TraceDep, check_encoding, documented, name_ignored
+from isosim.api.policy import PROBE, needs
+from isosim.api.requests import TraceDep, name_ignored
 from isosim.api.scoring.request import MAX_TEXTS, ScoringRequest, listed
 from isosim.api.state import ServiceDep
 from isosim.errors import InvalidInput
@@ -29,13 +21,11 @@ from isosim.errors import InvalidInput
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 
 READ = [needs("read", timed=True)]
-VersionPath = Annotated[str, Path(description="version of the domain", examples=["1"])]
-MODEL_STATUSES = (404, 409)
+# No text is charged here: `ScoringRequest.embed` charges them to the key's limits.
+SCORES = needs("read", texts=0, body="json", timed=True)
 METADATA: dict[str, Any] = {
     "response_model": ModelMetadata,
     "response_model_exclude_none": True,
-    "dependencies": READ,
-    "responses": documented(*MODEL_STATUSES),
 }
 BINARY = {"type": "string", "format": "binary"}
 INFER: dict[str, Any] = {
@@ -44,72 +34,74 @@ INFER: dict[str, Any] = {
             "model": InferResponse,
             "content": {"application/json": {}, "application/octet-stream": {"schema": BINARY}},
         },
-        **documented(400, 404, 409, 413, 415, 422, 424, 429),
     },
     "openapi_extra": body_of(tensors.InferRequest, {"application/octet-stream": BINARY}),
-    # No text is charged here: `ScoringRequest.embed` charges them to the key's limits.
-    "dependencies": [needs("read", texts=0, body="json", timed=True)],
     "response_class": Response,
 }
 
 
-async def named(model: ModelPath, service: ServiceDep, trace: TraceDep) -> ScoringRequest:
-    return await models.begin(service, trace, model)
+async def version_in_path(version: Annotated[str, Path(description="version of the domain", examples=["1"])]) -> None:
+    """Documents the version, which `named` reads, because FastAPI knows no part of a path that may be missing."""
 
 
-async def versioned(model: ModelPath, version: VersionPath, service: ServiceDep, trace: TraceDep) -> ScoringRequest:
-    return await models.begin(service, trace, model, version)
+async def named(request: Request, model: ModelPath, service: ServiceDep, trace: TraceDep) -> ScoringRequest:
+    return await models.begin(service, trace, model, request.path_params.get("version"))
 
 
+VERSION = Depends(version_in_path)
 ModelDep = Annotated[ScoringRequest, Depends(named)]
-VersionDep = Annotated[ScoringRequest, Depends(versioned)]
 HeaderLength = Annotated[str | None, Header(alias="inference-header-content-length")]
 
 
-@router.get("", dependencies=READ, responses=documented())
-async def server_metadata() -> ServerMetadata:
+@router.get("", dependencies=READ)
+async def server_metadata() -> dict[str, Any]:
     """The server's name, release and protocol extensions."""
-    return ServerMetadata(name="isosim", version=__version__, extensions=["binary_tensor_data"])
+    return {"name": "isosim", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
-@router.get("/health/live", dependencies=[PROBE], responses={503: documented()[503]})
-async def server_live(service: ServiceDep) -> ServerLive:
+@router.get("/health/live", dependencies=[PROBE])
+async def server_live(service: ServiceDep) -> dict[str, bool]:
     """Succeeds while the process and its encoder thread are alive."""
     check_alive(service)
-    return ServerLive(live=True)
+    return {"live": True}
 
 
-@router.get("/health/ready", dependencies=[PROBE], responses={503: documented()[503]})
-async def server_ready(service: ServiceDep) -> ServerReady:
+@router.get("/health/ready", dependencies=[PROBE])
+async def server_ready(service: ServiceDep) -> dict[str, bool]:
     """Succeeds if all models can answer."""
     check_ready(service)
-    return ServerReady(ready=True)
+    return {"ready": True}
 
 
-@router.get("/models/{model:path}/versions/{version}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def model_version_ready(model: ModelPath, asked: VersionDep, service: ServiceDep) -> ModelReady:
-    """Succeeds if the version exists and can answer."""
-    check_ready(service)
-    return ModelReady(name=model, version=str(asked.calibration.version), ready=True)
+# Below, the decorator next to a function adds its route first: `{model:path}` would match `…/versions/1` too.
 
 
-@router.get("/models/{model:path}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def model_ready(model: ModelPath, asked: ModelDep, service: ServiceDep) -> ModelReady:
+@router.get("/models/{model:path}/ready", dependencies=READ)
+@router.get(
+    "/models/{model:path}/versions/{version}/ready", operation_id="model_version_ready", dependencies=[*READ, VERSION]
+)
+async def model_ready(model: ModelPath, asked: ModelDep, service: ServiceDep) -> dict[str, str | bool]:
     """Succeeds if the model exists and can answer."""
-    return await model_version_ready(model, asked, service)
+    check_ready(service)
+    return {"name": model, "version": str(asked.calibration.version), "ready": True}
 
 
-@router.post("/models/{model:path}/versions/{version}/infer", **INFER)
-async def model_version_infer(
+@router.post("/models/{model:path}/infer", dependencies=[SCORES], **INFER)
+@router.post(
+    "/models/{model:path}/versions/{version}/infer",
+    operation_id="model_version_infer",
+    dependencies=[SCORES, VERSION],
+    **INFER,
+)
+async def model_infer(
     request: Request,
     model: ModelPath,
-    asked: VersionDep,
+    asked: ModelDep,
     service: ServiceDep,
     trace: TraceDep,
     header_length: HeaderLength = None,
 ) -> Response:
-    """Embeds or scores a tensor of texts with a version of a domain."""
-    check_encoding(head_of(request.headers.raw))
+    """Embeds or scores a tensor of texts."""
     settings = service.settings
     # In a thread: a body of 2 MB may hold half a million elements, and parsing it would block the event loop.
     content = await request.body()
@@ -124,19 +116,6 @@ async def model_version_infer(
         head["id"] = body.id
     content, headers = await service.scoring(tensors.write, head, body, outputs)
     return Response(content, headers=headers)
-
-
-@router.post("/models/{model:path}/infer", **INFER)
-async def model_infer(
-    request: Request,
-    model: ModelPath,
-    asked: ModelDep,
-    service: ServiceDep,
-    trace: TraceDep,
-    header_length: HeaderLength = None,
-) -> Response:
-    """Embeds or scores a tensor of texts."""
-    return await model_version_infer(request, model, asked, service, trace, header_length)
 
 
 async def compute(
@@ -171,9 +150,15 @@ async def compute(
     return outputs
 
 
-@router.get("/models/{model:path}/versions/{version}", **METADATA)
-async def model_version_metadata(model: ModelPath, asked: VersionDep) -> dict[str, Any]:
-    """Input and output tensors of a version."""
+@router.get("/models/{model:path}", dependencies=READ, **METADATA)
+@router.get(
+    "/models/{model:path}/versions/{version}",
+    operation_id="model_version_metadata",
+    dependencies=[*READ, VERSION],
+    **METADATA,
+)
+async def model_metadata(model: ModelPath, asked: ModelDep) -> dict[str, Any]:
+    """Input and output tensors of a model. `text` gives `embedding`; `text_1` and `text_2` give scores of pairs."""
     dim = asked.encoder.artifact.spec.dim
     optional = {"parameters": {"optional": True}}
     outputs: list[dict[str, Any]] = [
@@ -190,9 +175,3 @@ async def model_version_metadata(model: ModelPath, asked: VersionDep) -> dict[st
         "inputs": [{"name": n, "datatype": "BYTES", "shape": [-1], **optional} for n in ("text", "text_1", "text_2")],
         "outputs": outputs,
     }
-
-
-@router.get("/models/{model:path}", **METADATA)
-async def model_metadata(model: ModelPath, asked: ModelDep) -> dict[str, Any]:
-    """Input and output tensors of a model. `text` gives `embedding`; `text_1` and `text_2` give scores of pairs."""
-    return await model_version_metadata(model, asked)

@@ -16,9 +16,9 @@ from isosim.api.compatible.schemas import (
     ModelPath,
 )
 from isosim.api.policy import needs
-from isosim.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored
+from isosim.api.requests import ScoringRoute, TraceDep, json_response, name_ignored
 from isosim.api.scoring.request import INLINE_ROWS, check_dimensions, listed
-from isosim.api.state import ServiceDep, pay_for
+from isosim.api.state import DOMAINS_A_TEXT, ServiceDep
 from isosim.arrays import Vectors
 from isosim.domains.champions import Champion
 from isosim.domains.domain import Version
@@ -27,10 +27,8 @@ from isosim.scoring.calibration import DEFAULT
 scoring = APIRouter(tags=["OpenAI"], route_class=ScoringRoute)
 router = APIRouter(tags=["OpenAI"], prefix="/v1/models", dependencies=[needs("read", timed=True)])
 
-ANSWERS = documented_v1(400, 404, 409, 413, 415, 424, 429)
 
-
-@scoring.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=ANSWERS)
+@scoring.post("/v1/embeddings", response_model=EmbeddingsResponse)
 async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """Unit vectors of texts. The model `isosim/<domain>` returns calibrated vectors; the model `isosim/<domain>:raw`
     returns the vectors of the frozen encoder."""
@@ -57,12 +55,12 @@ def as_base64(vectors: Vectors) -> list[str]:
     return [base64.b64encode(vector).decode() for vector in vectors.astype("<f4")]
 
 
-@router.get("", response_model=ModelList, responses=documented_v1())
+@router.get("", response_model=ModelList)
 async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
     """Lists the model isosim, and for each domain its calibrated and its raw model."""
-    domains = await service.listings.begin(trace.grant, models.served, service, trace.grant)
-    await pay_for(service.limits, trace.grant, len(domains))
-    return await service.listings.read(trace.grant, written, domains)
+    domains = await service.listings(trace.grant, models.served, service, trace.grant)
+    await service.limits.owe(trace.grant, len(domains) // DOMAINS_A_TEXT)
+    return await service.listings(trace.grant, written, domains)
 
 
 def written(domains: list[models.Served]) -> Response:
@@ -83,7 +81,7 @@ def created(version: Champion | Version) -> int:
     return int(datetime.fromisoformat(version.created).timestamp())
 
 
-@router.get("/{model:path}", responses=documented_v1(404, 409))
+@router.get("/{model:path}")
 async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> ModelCard:
     """Shows one model; the error for an unknown name lists the models that the key may use."""
     request = await models.begin(service, trace, model)

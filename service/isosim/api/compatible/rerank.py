@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from isosim.api.compatible import models
 from isosim.api.compatible.schemas import Document, Rank, RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
 from isosim.api.parameters import fault
-from isosim.api.requests import ScoringRoute, TraceDep, documented, documented_v1, json_response, name_ignored
+from isosim.api.requests import ScoringRoute, TraceDep, json_response, name_ignored
 from isosim.api.scoring.request import MAX_TEXTS, ScoringRequest, check_text, listed
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
@@ -21,20 +21,10 @@ from isosim.scoring.similarity import Scores
 
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 
-STATUSES = (400, 404, 409, 413, 415, 422, 424, 429)
-V1_STATUSES = (400, 404, 409, 413, 415, 424, 429)
 
-
-@router.post("/rerank", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES))
-@router.post(
-    "/v2/rerank", operation_id="rerank_v2", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES)
-)
-@router.post(
-    "/v1/rerank",
-    operation_id="rerank_v1",
-    response_model=list[Rank] | RerankResponse,
-    responses=documented_v1(*V1_STATUSES),
-)
+@router.post("/rerank", response_model=list[Rank] | RerankResponse)
+@router.post("/v2/rerank", operation_id="rerank_v2", response_model=list[Rank] | RerankResponse)
+@router.post("/v1/rerank", operation_id="rerank_v1", response_model=list[Rank] | RerankResponse)
 async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
     """Ranks texts by their match with the query, best first. Scores are percentiles among the domain's random pairs, or
     similarities if the domain's version has no random pairs.
@@ -112,8 +102,8 @@ def false_hit_rates(result: Scores, request: ScoringRequest, gallery: int) -> li
     return [None if skipped else share for share, skipped in zip(shares, blind, strict=True)]
 
 
-@router.post("/score", response_model=ScoreResponse, responses=documented(*STATUSES))
-@router.post("/v1/score", operation_id="score_v1", response_model=ScoreResponse, responses=documented_v1(*V1_STATUSES))
+@router.post("/score", response_model=ScoreResponse)
+@router.post("/v1/score", operation_id="score_v1", response_model=ScoreResponse)
 async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """Scores pairs: one text against one or many, or two lists of equal length, entry by entry. A score is the pair's
     `similarity`."""

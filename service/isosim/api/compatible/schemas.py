@@ -243,26 +243,6 @@ class Info(BaseModel):
     docker_label: str | None
 
 
-class ServerMetadata(BaseModel):
-    name: str
-    version: str
-    extensions: list[str]
-
-
-class ServerLive(BaseModel):
-    live: bool
-
-
-class ServerReady(BaseModel):
-    ready: bool
-
-
-class ModelReady(BaseModel):
-    name: str
-    version: str
-    ready: bool
-
-
 class TensorMetadata(BaseModel):
     """A tensor that a model takes or gives; -1 in `shape` stands for any size."""
 

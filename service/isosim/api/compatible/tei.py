@@ -14,7 +14,7 @@ from isosim.api.compatible.schemas import (
 from isosim.api.operations import check_ready
 from isosim.api.parameters import fault
 from isosim.api.policy import OPEN, PROBE, needs
-from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored
+from isosim.api.requests import ScoringRoute, TraceDep, json_response, name_ignored
 from isosim.api.scoring.request import MAX_TEXTS, listed, named_prompt
 from isosim.api.state import Service, ServiceDep
 from isosim.errors import InvalidInput
@@ -23,11 +23,10 @@ tokens = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 router = APIRouter(tags=["operations"])
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-STATUSES = (400, 413, 415, 422)
 MOST_CHARACTERS = 200_000  # maximum number of characters per request; each becomes up to 60 bytes of the answer
 
 
-@tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
+@tokens.post("/tokenize", response_model=list[list[SimpleToken]])
 async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """Tokens of each text, with character positions. Nothing is truncated.
 
@@ -50,7 +49,7 @@ def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
     return json_response([[piece._asdict() for piece in pieces] for pieces in pieces_of_texts])
 
 
-@router.get("/info", dependencies=[needs("read", timed=True)], responses=documented())
+@router.get("/info", dependencies=[needs("read", timed=True)])
 async def info(service: ServiceDep) -> Info:
     """The encoder that this server runs, and the server's limits."""
     first = service.encoders.first
@@ -77,10 +76,8 @@ async def info(service: ServiceDep) -> Info:
 
 @router.head("/ping", dependencies=[PROBE], include_in_schema=False)
 @router.head("/health", dependencies=[PROBE], include_in_schema=False)
-@router.get(
-    "/ping", dependencies=[PROBE], operation_id="ping", response_class=Response, responses={503: documented()[503]}
-)
-@router.get("/health", dependencies=[PROBE], response_class=Response, responses={503: documented()[503]})
+@router.get("/ping", dependencies=[PROBE], operation_id="ping", response_class=Response)
+@router.get("/health", dependencies=[PROBE], response_class=Response)
 async def health(service: ServiceDep) -> Response:
     """Answers 200 with an empty body while the server is ready (as GET /readyz)."""
     check_ready(service)
@@ -88,12 +85,7 @@ async def health(service: ServiceDep) -> Response:
 
 
 @router.head("/", dependencies=[OPEN], include_in_schema=False)
-@router.get(
-    "/",
-    dependencies=[OPEN],
-    response_class=Response,
-    responses={307: {"description": "to /console"}, 503: documented()[503]},
-)
+@router.get("/", dependencies=[OPEN], response_class=Response, responses={307: {"description": "to /console"}})
 async def root(request: Request, service: ServiceDep) -> Response:
     """Health, as in text-embeddings-inference; browsers are redirected to the console."""
     if "text/html" in request.headers.get("accept", ""):

@@ -10,7 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 from isosim.api.calibration.files import check_no_form, content_type, one_of_few, sent, store, temporary
 from isosim.api.domains.schemas import ImportState
 from isosim.api.policy import needs
-from isosim.api.requests import TraceDep, documented
+from isosim.api.requests import TraceDep
 from isosim.api.state import ServiceDep
 from isosim.domains.archive import EncodersOfStore, import_domains, selected
 from isosim.domains.archive import export_domains as write_archive
@@ -26,10 +26,7 @@ ARCHIVE: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
 
 @router.get(
-    "/{domain}/export",
-    dependencies=ADMIN,
-    response_class=Response,
-    responses={200: {"content": {TAR: ARCHIVE}}, **documented(404, 409, 422)},
+    "/{domain}/export", dependencies=ADMIN, response_class=Response, responses={200: {"content": {TAR: ARCHIVE}}}
 )
 async def export_domain(
     domain: Annotated[str, Path(description="name (all versions), name@3 or name@previous", examples=["default"])],
@@ -53,7 +50,6 @@ async def export_domain(
     "/import",
     dependencies=[needs("admin", body="file")],
     openapi_extra={"requestBody": {"required": True, "content": {TAR: ARCHIVE, "application/octet-stream": ARCHIVE}}},
-    responses=documented(409, 413, 415, 422),
 )
 async def import_archive(
     request: Request,

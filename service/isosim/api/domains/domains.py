@@ -14,11 +14,9 @@ from isosim.access.grants import Grant
 from isosim.api.bodies import body_of
 from isosim.api.calibration.calibrate import (
     accept,
-    check_no_query,
     check_room,
     check_takes,
-    checked_options,
-    read_json_body,
+    options_of,
     spooling,
     take_json,
 )
@@ -32,16 +30,15 @@ from isosim.api.domains.schemas import (
     DriftState,
     History,
     HistoryEntry,
-    RollbackRequest,
+    Switch,
     VersionState,
     VersionSummary,
 )
 from isosim.api.errors import in_words
-from isosim.api.policy import head_of, needs
-from isosim.api.requests import DomainName, JsonBody, TraceDep, check_json, documented, json_response, resolve
-from isosim.api.state import Service, ServiceDep, pay_for
+from isosim.api.policy import check_json, needs
+from isosim.api.requests import DomainName, TraceDep, json_response, resolve
+from isosim.api.state import DOMAINS_A_TEXT, Service, ServiceDep
 from isosim.api.trace import Trace
-from isosim.api.validation import parse_json
 from isosim.domains.domain import Domain, Version
 from isosim.domains.history import Entry
 from isosim.domains.removal import remove_domain
@@ -59,7 +56,7 @@ NDJSON = "application/x-ndjson"
 LABELS_REQUEST = TypeAdapter(LabelsRequest)
 VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
 PAGE = 1000  # maximum number of domains in an answer; 1,000 took 0.23 s and 280 kB
-READ, ADMIN = [needs("read")], [needs("admin")]
+READ, ADMIN, ADMIN_JSON = [needs("read")], [needs("admin")], [needs("admin", json=True)]
 LABELS = 'lines of {"a": "…", "b": "…", "label": 1}, with `weight` if any; vectors, if the encoder\'s users bring them'
 
 
@@ -137,7 +134,7 @@ def listed(service: Service, page: list[str], more: str | None) -> Response:
     return json_response({"domains": [one.model_dump(mode="json") for one in states if one is not None], "next": more})
 
 
-@router.get("", response_model=Domains, dependencies=READ, responses=documented(422))
+@router.get("", response_model=Domains, dependencies=READ)
 async def list_domains(
     service: ServiceDep,
     trace: TraceDep,
@@ -146,19 +143,19 @@ async def list_domains(
     contains: Annotated[str, Query(max_length=64, description="only domains whose name contains this")] = "",
 ) -> Response:
     """Domains that the key may use, with their versions, in pages."""
-    page = await service.listings.begin(trace.grant, names, service, trace.grant, after, contains, limit + 1)
+    page = await service.listings(trace.grant, names, service, trace.grant, after, contains, limit + 1)
     more = page[limit - 1] if len(page) > limit else None
-    await pay_for(service.limits, trace.grant, len(page))
-    return await service.listings.read(trace.grant, listed, service, page[:limit], more)
+    await service.limits.owe(trace.grant, len(page) // DOMAINS_A_TEXT)
+    return await service.listings(trace.grant, listed, service, page[:limit], more)
 
 
-@router.get("/{domain}", dependencies=READ, responses=documented(404, 422))
+@router.get("/{domain}", dependencies=READ)
 async def get_domain(domain: DomainName, service: ServiceDep) -> DomainState:
     """One domain, with its versions."""
     return await service.store(state, service, domain)
 
 
-@router.get("/{domain}/versions/{version}", dependencies=READ, responses=documented(404, 422))
+@router.get("/{domain}/versions/{version}", dependencies=READ)
 async def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> VersionState:
     """Where a version comes from, and the report of what was measured when it was made."""
     stored = (await service.store(service.domains.read, domain)).version(domain, version)
@@ -168,7 +165,7 @@ async def get_version(domain: DomainName, version: VersionNumber, service: Servi
     return VersionState(domain=domain, files=stored.files, report=report, origin=origin, **facts)
 
 
-@router.get("/{domain}/history", dependencies=ADMIN, responses=documented(404, 422))
+@router.get("/{domain}/history", dependencies=ADMIN)
 async def get_history(
     domain: DomainName,
     service: ServiceDep,
@@ -195,35 +192,23 @@ async def get_history(
     openapi_extra=body_of(
         LabelsRequest,
         {NDJSON: {"type": "string", "description": LABELS}},
+        LabelsOptions,
     ),
-    responses=documented(400, 404, 409, 413, 415, 422, 429),
 )
 async def post_labels(
     domain: DomainName,
     request: Request,
     service: ServiceDep,
     trace: TraceDep,
-    version: Annotated[int | None, Query(ge=1, description="version to start from; default: the champion")] = None,
-    label_kind: Annotated[str, Query(alias="kind", description="what the labels mean: matches or grades")] = "matches",
-    promote: Annotated[str, Query()] = "if_better",
-    seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
-    revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Learns match probabilities from labelled pairs, and stores them in a new version. The new version is made from
     an existing version, and gives the same similarities and percentiles as the existing version. NDJSON has its options
     in the query; a JSON body has them in its fields."""
     await check_room(service, trace)
-    body: LabelsOptions
-    if content_type(request)[0] == NDJSON:
-        given = {"kind": label_kind, "version": version, "promote": promote, "seed": seed, "revision": revision}
-        body = checked_options(LabelsOptions, given)
-    else:
-        check_json(head_of(request.headers.raw), request.scope.get("route"))
-        check_no_query(request, [NDJSON])
-        content = await read_json_body(request, service)
-        async with service.parsing_json:
-            body = await service.scoring(parse_json, LABELS_REQUEST, content)
+    if (kind := content_type(request)[0]) != NDJSON:
+        check_json(kind)
+    body = await options_of(request, service, LabelsOptions, LABELS_REQUEST)
     record = await service.store(service.domains.read, domain)
     job_id = id_of(trace.grant.id, idempotency_key or "", record.epoch)
     if idempotency_key is None or not await service.store(service.jobs.has, job_id):
@@ -271,7 +256,7 @@ async def check_targets(
     check_lost(lost, without, wanted.version)
 
 
-@router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
+@router.put("/{domain}/champion", dependencies=ADMIN_JSON)
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
     """Loads and verifies a version, and then makes the version the champion for its encoder."""
     record = await service.store(service.domains.read, domain)
@@ -284,16 +269,14 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
     return await state_after(service, domain, promoted)
 
 
-@router.post("/{domain}/rollback", dependencies=ADMIN, responses=documented(404, 409, 413, 415, 422))
-async def rollback(
-    domain: DomainName, service: ServiceDep, trace: TraceDep, body: RollbackRequest | None = None
-) -> DomainState:
+@router.post("/{domain}/rollback", dependencies=ADMIN)
+async def rollback(domain: DomainName, service: ServiceDep, trace: TraceDep, body: Switch | None = None) -> DomainState:
     """Makes the previous version the champion; the former champion becomes the previous version. Changes only the
     champion for the encoder that the domain uses now. The body may be left out. With `revision`, the request can be
     retried safely; without it, a second request undoes the first."""
     record = await service.store(service.domains.read, domain)
     record.check(domain)
-    body = body or RollbackRequest(without=[])
+    body = body or Switch(without=[])
     digest = service.encoders.active(domain, record).digest
     if record.rolled_back(domain, digest, body.revision) is record:
         return await state_after(service, domain, record)  # a retry: an earlier request made this change
@@ -305,7 +288,7 @@ async def rollback(
     return await state_after(service, domain, swapped)
 
 
-@router.delete("/{domain}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
+@router.delete("/{domain}", status_code=204, dependencies=ADMIN)
 async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
     """Deletes a domain with all its versions and cancels its calibrations; may be repeated.
 
@@ -316,7 +299,7 @@ async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
     return Response(status_code=204)
 
 
-@router.delete("/{domain}/versions/{version}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
+@router.delete("/{domain}/versions/{version}", status_code=204, dependencies=ADMIN)
 async def delete_version(
     domain: DomainName,
     version: VersionNumber,

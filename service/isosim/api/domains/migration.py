@@ -11,12 +11,12 @@ from isosim.api.domains.schemas import (
     REVISION,
     EquatedThreshold,
     MigrationSide,
-    MigrationStart,
     MigrationState,
     MigrationThreshold,
+    Switch,
 )
 from isosim.api.policy import needs
-from isosim.api.requests import DomainName, JsonBody, documented
+from isosim.api.requests import DomainName
 from isosim.api.state import Service, ServiceDep
 from isosim.domains.domain import Domain, Migration
 from isosim.errors import Conflict, IsosimError, NotFound
@@ -26,9 +26,7 @@ from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.equating import equate, table
 
 router = APIRouter(prefix="/domains/{domain}/migration", tags=["domains"])
-READ, ADMIN = [needs("read")], [needs("admin")]
-CHANGES = (404, 409, 422)
-WITH_BODY = (404, 409, 413, 415, 422)
+READ, ADMIN, ADMIN_JSON = [needs("read")], [needs("admin")], [needs("admin", json=True)]
 
 
 async def champion(service: Service, encoder: LoadedEncoder, domain: str) -> Calibration:
@@ -86,8 +84,8 @@ async def shown(service: Service, domain: str, record: Domain) -> MigrationState
     )
 
 
-@router.post("", status_code=201, dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
-async def move(domain: DomainName, body: MigrationStart, service: ServiceDep) -> MigrationState:
+@router.post("", status_code=201, dependencies=ADMIN_JSON)
+async def move(domain: DomainName, body: Switch, service: ServiceDep) -> MigrationState:
     """Moves a domain to this server's next encoder. From then on it answers all requests for the domain on all
     replicas, requests for vectors included. For each of the two encoders the domain needs a champion with a reference
     distribution. With `revision`, the request can be retried safely."""
@@ -113,13 +111,13 @@ async def move(domain: DomainName, body: MigrationStart, service: ServiceDep) ->
     return answer
 
 
-@router.get("", dependencies=READ, responses=documented(404, 409, 422))
+@router.get("", dependencies=READ)
 async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
     """The two encoders of a domain's move, before and after it. With their champions and equivalent thresholds."""
     return await shown(service, domain, await service.store(service.domains.read, domain))
 
 
-@router.delete("", status_code=204, dependencies=ADMIN, responses=documented(*CHANGES))
+@router.delete("", status_code=204, dependencies=ADMIN)
 async def move_back(
     domain: DomainName,
     service: ServiceDep,
@@ -137,7 +135,7 @@ async def move_back(
     return Response(status_code=204)
 
 
-@router.get("/threshold", dependencies=READ, responses=documented(404, 409, 422))
+@router.get("/threshold", dependencies=READ)
 async def get_equivalent(
     domain: DomainName,
     service: ServiceDep,

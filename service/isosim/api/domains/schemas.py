@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from isosim.api.bodies import WHOLE, Count, Number, Own, TargetFacts, example
 from isosim.domains.domain import MOST_TARGETS
 from isosim.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
-from isosim.scoring.distances import Metric
+from isosim.scoring.distances import METRICS, Metric, Space, Unit
 
 
 class VersionSummary(BaseModel):
@@ -253,16 +253,16 @@ class Change(Own):
     revision: Number | None = Field(default=None, description=REVISION)
 
 
-class RollbackRequest(Change):
+class Switch(Change):
+    """A change of the version that answers."""
+
     model_config = example({"revision": 3})
 
     without: Without
 
 
-class TargetRequest(Change):
-    """Target of a saved threshold: fmr, precision, or false_hit_rate with gallery."""
-
-    model_config = example({"fmr": 0.01, "revision": 3})
+class Targets(Own):
+    """Target of a threshold: fmr, precision, or false_hit_rate with gallery."""
 
     fmr: float | None = Field(
         default=None, description=f"false-match rate among random pairs; at least {SMALLEST_FMR:g}, less than 1"
@@ -286,17 +286,31 @@ class TargetRequest(Change):
         return Target(self.fmr, self.precision, self.false_hit_rate, self.gallery)
 
 
-class ChampionRequest(Change):
+class ThresholdQuery(Targets):
+    model_config = ConfigDict(strict=False)  # a query has texts
+
+    space: Space | None = Field(
+        default=None,
+        description="calibrated: a threshold for vectors of the model isosim/<domain>; raw: for the frozen encoder's "
+        "vectors, isosim/<domain>:raw. Default: calibrated. Required with a `unit` other than `similarity`, unless the "
+        "version uses the method identity, which keeps the encoder's vectors",
+    )
+    unit: Unit = Field(
+        default="similarity",
+        description=f"also returns the threshold in this unit, for an index of the vectors of `space`: {METRICS}",
+    )
+
+
+class TargetRequest(Targets, Change):
+    """Target of a saved threshold: fmr, precision, or false_hit_rate with gallery."""
+
+    model_config = example({"fmr": 0.01, "revision": 3})
+
+
+class ChampionRequest(Switch):
     model_config = example({"version": 2, "revision": 3})
 
     version: Count
-    without: Without
-
-
-class MigrationStart(Change):
-    model_config = example({"revision": 3})
-
-    without: Without
 
 
 class MigrationSide(BaseModel):

@@ -8,12 +8,11 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, TypeAdapter
 
 from isosim.api.bodies import FIRST_FAULT, Number, Own, body_of, example
-from isosim.api.calibration.calibrate import parsed_body
 from isosim.api.errors import in_words
 from isosim.api.matches.schemas import Interval
 from isosim.api.parameters import fault
 from isosim.api.policy import needs
-from isosim.api.requests import JsonBody, TraceDep, documented
+from isosim.api.requests import TraceDep, parsed
 from isosim.api.scoring.request import ScoringRequest, check_count, check_texts
 from isosim.api.state import ServiceDep
 from isosim.errors import InvalidInput, IsosimError
@@ -86,14 +85,13 @@ class Checked(BaseModel):
 @router.post(
     "/check",
     openapi_extra=body_of(CheckRequest),
-    dependencies=[needs("read", texts=0, body="json", timed=True), JsonBody],
-    responses=documented(400, 404, 409, 413, 415, 422, 424),
+    dependencies=[needs("read", texts=0, body="json", json=True, timed=True)],
 )
 async def check(request: Request, service: ServiceDep, trace: TraceDep) -> Checked:
     """Searches each query in the gallery, and says for each threshold how many hits are wrong and how many matches are
     found: what a semantic cache needs. Give queries that are known to have no match; 1,000 of them settle a rate of
     1 %."""
-    body = await parsed_body(request, service, CHECK_REQUEST)
+    body = await parsed(service, CHECK_REQUEST, await request.body())
     for name, texts in (("queries", [one.text for one in body.queries]), ("gallery", body.gallery)):
         check_count(len(texts), name, MOST - len(body.queries) if name == "gallery" else MOST)
         place = "queries.{}.text".format if name == "queries" else "gallery.{}".format

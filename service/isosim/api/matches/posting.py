@@ -13,17 +13,14 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response
 from pydantic import TypeAdapter
 from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
 from isosim.api.bodies import body_of
 from isosim.api.calibration.calibrate import (
     FULL_POSTS,
     accept,
-    check_no_query,
     check_room,
-    checked_options,
     megabytes,
-    read_json_body,
+    options_of,
     spooling,
     target_encoder,
 )
@@ -38,13 +35,12 @@ from isosim.api.calibration.files import (
     store,
     temporary,
 )
-from isosim.api.matches.schemas import DOMAIN, MatchAccepted, MatchOptions, MatchRequest
+from isosim.api.matches.schemas import MatchAccepted, MatchOptions, MatchRequest
 from isosim.api.policy import needs
-from isosim.api.requests import TraceDep, documented, resolve
+from isosim.api.requests import TraceDep, resolve
 from isosim.api.scoring.request import listed
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
-from isosim.api.validation import parse_json
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EmptyInput, InvalidInput, Overloaded, TooLarge, UnsupportedMedia
 from isosim.jobs.job import JobRequest, MatchInput
@@ -75,6 +71,7 @@ BODY = body_of(
         "application/x-ndjson": {"type": "string"},
         **FILE_TYPES,
     },
+    MatchOptions,
 )
 
 
@@ -103,12 +100,7 @@ async def second_reading(
 
 
 @router.post(
-    "",
-    status_code=202,
-    response_model=MatchAccepted,
-    dependencies=[needs("read", body="files")],
-    openapi_extra=BODY,
-    responses=documented(400, 404, 409, 413, 415, 422),
+    "", status_code=202, response_model=MatchAccepted, dependencies=[needs("read", body="files")], openapi_extra=BODY
 )
 async def match(
     request: Request,
@@ -116,24 +108,17 @@ async def match(
     trace: TraceDep,
     reading: ReadingDep,
     second: Annotated[Reading, Depends(second_reading)],
-    domain: Annotated[str | None, Query(description=DOMAIN)] = None,
-    seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Starts a job that finds the pairs of texts that mean the same: in one file, or between two files."""
     await check_room(service, trace)
-    kind, _ = content_type(request)
     async with spooling() as spool:
-        if kind == "application/json":
-            check_no_query(request, ["multipart/form-data", "text/plain", "application/octet-stream"])
-            body = await read_json_body(request, service)
+        options = await options_of(request, service, MatchOptions, MATCH_REQUEST)
+        if isinstance(options, MatchRequest):
             async with service.parsing_json:
-                posted = await asyncio.to_thread(parse_json, MATCH_REQUEST, body)
-                facts = await asyncio.to_thread(take_lists, service, spool, posted)
-            options: MatchOptions = posted
+                facts = await asyncio.to_thread(take_lists, service, spool, options)
         else:
-            options = checked_options(MatchOptions, {"domain": domain, "seed": seed})
-            facts = await read_files(request, service, trace, kind, (reading, second), spool)
+            facts = await read_files(request, service, trace, (reading, second), spool)
         rows = [one["sentences"] for one in facts]
         names = tuple(one["name"] for one in facts if "name" in one)
         if sum(rows) > MOST_ROWS:
@@ -181,11 +166,11 @@ def take_lists(service: Service, spool: Spool, body: MatchRequest) -> list[dict[
 
 
 async def read_files(
-    request: Request, service: Service, trace: Trace, kind: str, readings: tuple[Reading, Reading], spool: Spool
+    request: Request, service: Service, trace: Trace, readings: tuple[Reading, Reading], spool: Spool
 ) -> list[dict[str, Any]]:
     """Reads the posted file, or those of a form, into the spool."""
     reading, second = (replace(one, give="texts") for one in readings)
-    if kind != "multipart/form-data":
+    if (kind := content_type(request)[0]) != "multipart/form-data":
         check_no_form(kind, "matches")
         async with temporary(service, trace.grant) as file:
             await store(request, file, service.settings.max_calibration_bytes, MATCH_LESS)
@@ -209,8 +194,8 @@ MATCH_LESS = "match a part of it"
 async def read_one(
     service: Service, trace: Trace, file: UploadFile | BinaryIO, reading: Reading, out: BinaryIO
 ) -> dict[str, Any]:
-    content = file.file if isinstance(file, UploadFile) else file
-    size = os.fstat(content.fileno()).st_size
+    content: BinaryIO = file.file if isinstance(file, UploadFile) else file
+    size = os.fstat(content.fileno()).st_size  # also puts a small file of a form on disk
     if size > service.settings.max_calibration_bytes:
         raise TooLarge(f"the file is larger than {service.settings.max_calibration_bytes:,} bytes; {MATCH_LESS}")
     most = JSON_GROWTH * service.settings.max_calibration_bytes
@@ -245,30 +230,14 @@ async def posted_form(request: Request, service: Service, trace: Trace) -> Async
     places = service.temporary_files
     places.check(trace.grant, service.share(places.most, 2), "files are arriving", "send them again later")
     with places.taken(trace.grant):
-        parser = MultiPartParser(request.headers, request.stream(), max_files=2, max_fields=1)
-        parser.spool_max_size = 1  # on disk from the second byte on; 0 would keep them in memory
-        try:
-            form = await parser.parse()
-        except (MultiPartException, KeyError) as error:  # KeyError: the content type names no boundary
-            raise InvalidInput(f"the form cannot be read: {error}") from None
-        try:
+        async with request.form(max_files=2, max_fields=1) as form:
             files = {name: value for name, value in form.multi_items() if isinstance(value, UploadFile)}
             if "a" not in files or not files.keys() <= {"a", "b"} or len(form.multi_items()) > len(files):
                 raise InvalidInput(
                     "a form has the file a, and for a match between two files also b: -F a=@new.csv -F b=@known.csv; "
                     "options go in the query"
                 )
-            for file in files.values():
-                await asyncio.to_thread(rolled, file)
             yield files
-        finally:
-            await form.close()
-
-
-def rolled(file: UploadFile) -> None:
-    getattr(file.file, "rollover", lambda: None)()  # an empty file is not on disk yet
-    file.file.flush()
-    file.file.seek(0)
 
 
 def seconds(spool: Spool, rows: list[int]) -> float:

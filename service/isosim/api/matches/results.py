@@ -1,7 +1,7 @@
 """Reads matches: the state of a job, its pairs for a target, the pairs to judge."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -9,11 +9,13 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
 
 from isosim.api.bodies import body_of
-from isosim.api.calibration.calibrate import event_stream, megabytes, parsed_body
+from isosim.api.calibration.calibrate import STREAM, changes, facts_of, megabytes
 from isosim.api.calibration.files import FILE, one_of_few, sent, temporary
+from isosim.api.calibration.schemas import JobFacts
 from isosim.api.matches.schemas import (
     Answer,
     Histogram,
@@ -29,7 +31,7 @@ from isosim.api.matches.schemas import (
 from isosim.api.matches.views import Ask, Form, View, histogram
 from isosim.api.matches.writing import MEDIA, FileType, written
 from isosim.api.policy import needs
-from isosim.api.requests import JobId, JsonBody, TraceDep, documented, json_response
+from isosim.api.requests import JobId, TraceDep, json_response, parsed
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.errors import CallerLeft, InvalidInput, NotFound, TooLarge
@@ -131,7 +133,7 @@ async def read(service: Service, trace: Trace, job: Job, look: Callable[[Result]
         with service.results.opened(job) as result:
             return look(result)
 
-    return await service.looks.begin(trace.grant, looked)
+    return await service.looks(trace.grant, looked)
 
 
 def state(
@@ -144,10 +146,8 @@ def state(
     given, report = job.request.match, job.report or {}
     assert given is not None  # noqa: S101 - the caller has seen it
     return MatchState(
-        job=job.id, status=job.status.value, stage=job.stage, progress=job.progress, created=job.created,
-        started=job.started, finished=job.finished, error=job.error, seconds=given.seconds, notices=job.notices,
-        files=list(given.files), rows=list(given.rows),
-        columns=[list(names) for names in given.columns], encoder=job.request.encoder,
+        **facts_of(job, JobFacts), seconds=given.seconds, files=list(given.files), rows=list(given.rows),
+        columns=[list(names) for names in given.columns],
         scale=Source(**report["scale"]) if report else None,
         **{name: report.get(name) for name in ("distinct", "copies", "candidates", "floor", "pairs")},
         judged=None if judgements is None else len(judgements.labels), until=until, answer=answer,
@@ -155,7 +155,7 @@ def state(
     )  # fmt: skip
 
 
-@router.get("", response_model=Matches, dependencies=READ, responses=documented(422))
+@router.get("", response_model=Matches, dependencies=READ)
 async def list_matches(
     service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> Response:
@@ -166,10 +166,10 @@ async def list_matches(
         mine = (job for job in service.jobs.newest() if job.request.match is not None and may_read(trace, job))
         return json_response({"matches": [state(job).model_dump() for job in islice(mine, limit)]})
 
-    return await service.listings.begin(trace.grant, listed)
+    return await service.listings(trace.grant, listed)
 
 
-@router.get("/{job_id}", dependencies=READ, responses=documented(404, 409, 422))
+@router.get("/{job_id}", dependencies=READ)
 async def get_match(job: MatchDep, service: ServiceDep, trace: TraceDep, wanted: AskDep) -> MatchState:
     """A match's state. Once it has succeeded: how many pairs reach a target, and, with judged pairs, how many of them
     are expected to be false and what share of the matches they are. Without a target, as many pairs as there are texts.
@@ -184,22 +184,18 @@ async def get_match(job: MatchDep, service: ServiceDep, trace: TraceDep, wanted:
     return await read(service, trace, job, look)
 
 
-@router.get(
-    "/{job_id}/events",
-    dependencies=READ,
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
-)
-async def match_events(job: MatchDep, service: ServiceDep, trace: TraceDep) -> StreamingResponse:
+@router.get("/{job_id}/events", dependencies=STREAM, response_class=EventSourceResponse)
+async def match_events(job: MatchDep, service: ServiceDep) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events with the match's state at each change, until it ends."""
-    return await event_stream(service, trace.grant, job.id, state)
+    async for event in changes(service, job.id, state):
+        yield event
 
 
 @router.get(
     "/{job_id}/result",
     dependencies=READ,
     response_class=Response,
-    responses={200: {"content": {kind: {"schema": FILE} for kind in MEDIA.values()}}, **documented(404, 409, 422)},
+    responses={200: {"content": {kind: {"schema": FILE} for kind in MEDIA.values()}}},
 )
 async def match_result(
     job: MatchDep,
@@ -235,7 +231,7 @@ async def match_result(
 
         check_ended(job)
         with one_of_few(service, trace.grant):
-            unwatch = trace.watch(left.set)
+            unwatch = trace.connection.watch(left.set)
             try:
                 await service.store.within(LONG, write)
             finally:
@@ -253,7 +249,7 @@ def until(left: threading.Event, rows: Iterable[T]) -> Iterator[T]:
         yield row
 
 
-@router.get("/{job_id}/label", dependencies=READ, responses=documented(404, 409, 422))
+@router.get("/{job_id}/label", dependencies=READ)
 async def pairs_to_judge(
     job: MatchDep,
     service: ServiceDep,
@@ -281,14 +277,11 @@ async def pairs_to_judge(
 
 
 @router.post(
-    "/{job_id}/labels",
-    openapi_extra=body_of(PairLabels),
-    dependencies=[needs("read", body="json"), JsonBody],
-    responses=documented(404, 409, 413, 415, 422),
+    "/{job_id}/labels", openapi_extra=body_of(PairLabels), dependencies=[needs("read", body="json", json=True)]
 )
 async def judge_pairs(job: MatchDep, request: Request, service: ServiceDep, trace: TraceDep) -> Judged:
     """Judges pairs of a match. A later judgement on the same pair replaces the earlier one, so this may be repeated."""
-    body = await parsed_body(request, service, PAIR_LABELS)
+    body = await parsed(service, PAIR_LABELS, await request.body())
     check_ended(job)
     numbered = {one.pair: one.label for one in body.labels if isinstance(one, PairLabel)}
     named = {(one.a.strip(), one.b.strip()): one.label for one in body.labels if not isinstance(one, PairLabel)}
@@ -322,7 +315,7 @@ def places_of(result: Result, wanted: set[tuple[str, str]]) -> dict[tuple[str, s
     return {coded[int(codes[place])]: int(place) for place in places}
 
 
-@router.delete("/{job_id}", status_code=204, dependencies=READ, responses=documented(404, 409))
+@router.delete("/{job_id}", status_code=204, dependencies=READ)
 async def delete_match(job: MatchDep, service: ServiceDep) -> Response:
     """Cancels a match that has not ended; removes texts, pairs and judgements of one that has."""
     if not job.status.ended:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from isosim.api.bodies import FIRST_FAULT, Number, Own, Seed, Texts, example
+from isosim.api.calibration.schemas import JobAccepted, JobFacts
 
 # A list, because many tools do not know `prefixItems`.
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
@@ -37,14 +38,11 @@ class MatchRequest(MatchOptions):
     b: Texts | None = None
 
 
-class MatchAccepted(BaseModel):
+class MatchAccepted(JobAccepted):
     model_config = example(
         {"job": "7315c63f6c8e46b8b779d0de4f879e60", "domain": "default", "status": "queued", "seconds": 40.0}
     )
 
-    job: str
-    domain: str
-    status: str
     seconds: float = Field(description="rough estimate of how long the job will run, on two cores of a CPU")
 
 
@@ -87,21 +85,11 @@ class Histogram(BaseModel):
     others: list[int] = Field(description="judged pairs of different meaning")
 
 
-class MatchState(BaseModel):
-    job: str
-    status: Literal["queued", "running", "publishing", "succeeded", "failed", "cancelled"]
-    stage: str
-    progress: float
+class MatchState(JobFacts):
     seconds: float = Field(description="rough estimate of the run time, on two cores of a CPU")
-    created: str
-    started: str | None
-    finished: str | None
-    error: str | None
-    notices: list[str]
     files: list[str] = Field(description="names of the files; empty if they were posted without names")
     rows: list[int] = Field(description="number of rows with a text, of each file")
     columns: list[list[str]] = Field(description="other columns of each file, which the result repeats")
-    encoder: str = Field(description="digest of the encoder")
     scale: Source | None = Field(default=None, description="null until the job has succeeded, and in lists of matches")
     distinct: list[int] | None = Field(default=None, description="number of different texts of each file")
     copies: list[int] | None = Field(default=None, description="rows of each file that repeat an earlier text")

@@ -156,7 +156,7 @@ class ScoringRequest:
         side: Side = "left" if truncation_direction.lower() == "left" else "right"
         judge = self.calibration.early_judge if scored else None
         texts = [before + content for content in contents] if before else contents
-        self.embeddings = await self.encoder.embedder.embed(texts, side, self.trace.watch, judge)
+        self.embeddings = await self.encoder.embedder.embed(texts, side, self.trace.connection.watch, judge)
         if truncate is False and any(text.truncated for text in self.embeddings.texts):
             raise InvalidInput(f"truncate is false and a text has more than {artifact.spec.max_length} tokens")
 
@@ -194,7 +194,7 @@ class ScoringRequest:
         """Records the answer, once for all that tell of it. `spent`: seconds that applying the calibration took."""
         trace, made = self.trace, self.made
         trace.calibration, trace.embeddings, trace.scores = self.calibration, made, scores
-        trace.calibrating, trace.calibrated = spent, time.perf_counter()
+        trace.calibrating = spent
         self.service.metrics.observe_scored(made, spent)
         # Drift is measured for the current champion only. The version may be another: the request may have named it,
         # or the champion may have changed since scoring began.

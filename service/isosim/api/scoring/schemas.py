@@ -89,7 +89,17 @@ class PercentileRequest(Own):
     encoder: Annotated[str | None, Field(description=OF_ENCODER)] = None
 
 
-class PercentileResponse(BaseModel):
+class Scored(BaseModel):
+    """What made the scores of an answer."""
+
+    domain: str
+    version: int
+    encoder: str
+    method: str
+    notices: list[str]
+
+
+class PercentileResponse(Scored):
     """Lists with one entry for each cosine or distance that was sent. Percentiles and rates are those of the
     cosines in `space`."""
 
@@ -109,10 +119,6 @@ class PercentileResponse(BaseModel):
         }
     )
 
-    domain: str
-    version: int
-    encoder: str
-    method: str
     space: Space
     cosine: list[float] = Field(description="the cosines that were sent, or that were computed from the distances")
     percentile: list[float] = Field(description="share of the domain's random pairs that have a lower cosine")
@@ -122,7 +128,6 @@ class PercentileResponse(BaseModel):
         description="probability of a match; null if the version has no labels, and in the raw "
         "space of a version whose method is not identity"
     )
-    notices: list[str]
 
 
 TruncationDirection = Annotated[
@@ -229,7 +234,7 @@ class NamedThreshold(BaseModel):
     version: int
 
 
-class SimilarityResponse(BaseModel):
+class SimilarityResponse(Scored):
     """Lists with one entry for each pair."""
 
     model_config = example(
@@ -248,10 +253,6 @@ class SimilarityResponse(BaseModel):
         }
     )
 
-    domain: str
-    version: int
-    encoder: str
-    method: str
     cosine: list[float] = Field(description="cosine of the frozen encoder's vectors")
     similarity: list[float] = Field(description="cosine of the calibrated latents")
     percentile: list[float] | None = Field(description="share of the domain's random pairs that score lower")
@@ -263,7 +264,6 @@ class SimilarityResponse(BaseModel):
         description="probability of a match; with grades, the expected grade scaled to 0–1; null without labels"
     )
     flags: list[PairFlags]
-    notices: list[str]
     threshold: NamedThreshold | None = Field(default=None, description="only if the request names a threshold")
     match: list[bool] | None = Field(
         default=None,

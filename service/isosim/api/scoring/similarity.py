@@ -7,7 +7,7 @@ import numpy as np
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
-from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored
+from isosim.api.requests import ScoringRoute, TraceDep, json_response, name_ignored
 from isosim.api.scoring.request import (
     INLINE_ROWS,
     MAX_TEXTS,
@@ -47,11 +47,7 @@ from isosim.wording import place
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 
 
-@router.post(
-    "/similarity",
-    response_model=SimilarityResponse | list[float],
-    responses=documented(400, 404, 409, 413, 415, 422, 424, 429),
-)
+@router.post("/similarity", response_model=SimilarityResponse | list[float])
 async def similarity(
     body: Annotated[SimilarityRequest, Body(title="SimilarityRequest")], service: ServiceDep, trace: TraceDep
 ) -> Response:
@@ -197,7 +193,7 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
     return json_response((await request.score(0, slice(1, None))).similarity)
 
 
-@router.post("/percentile", response_model=PercentileResponse, responses=documented(400, 404, 409, 413, 415, 422))
+@router.post("/percentile", response_model=PercentileResponse)
 async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """Percentiles of cosines, or of a vector database's distances, that were computed elsewhere. Percentiles are among
     the domain's random pairs."""
@@ -244,12 +240,10 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
 MOST_SCORES = 10_000  # maximum number of scores per request to /percentile
 MOST_INLINE = 1000  # computing the percentiles of up to this many scores is faster than handing them to a thread
 
-ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 
-
-@router.post("/embed", response_model=list[list[float]], responses=ANSWERS)
-@router.post("/", operation_id="embed_at_root", response_model=list[list[float]], responses=ANSWERS)
-@router.post("/invocations", operation_id="embed_sagemaker", response_model=list[list[float]], responses=ANSWERS)
+@router.post("/embed", response_model=list[list[float]])
+@router.post("/", operation_id="embed_at_root", response_model=list[list[float]])
+@router.post("/invocations", operation_id="embed_sagemaker", response_model=list[list[float]])
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """One vector for each text, always as a list of lists. `/` serves clients that call only the base URL, and
     `/invocations` serves SageMaker."""
