@@ -36,7 +36,6 @@ ERRORS: dict[int | str, dict[str, Any]] = {  # of every route
     "4XX": {"model": ErrorBody, "description": "the request is refused; docs/reference/errors.md lists the statuses"},
     "5XX": {"model": ErrorBody, "description": "the service cannot answer"},
 }
-OF_OPENAI = {"application/json": {"schema": {"$ref": REF.format(model=OpenAIErrorBody.__name__)}}}
 
 
 def operation_id(route: APIRoute) -> str:
@@ -65,9 +64,10 @@ def document(app: FastAPI) -> dict[str, Any]:
     }
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
-            if path.startswith("/v1/"):
-                for status in ERRORS:
-                    operation["responses"][status]["content"] = OF_OPENAI
+            model = OpenAIErrorBody if path.startswith("/v1/") else ErrorBody
+            for status in ERRORS:  # FastAPI documents them in the media type of the route's answer
+                schema = {"$ref": REF.format(model=model.__name__)}
+                operation["responses"][status]["content"] = {"application/json": {"schema": schema}}
             if (path, method) in with_key:
                 operation["security"] = [{"key": []}, {}]
     openapi["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
