@@ -171,7 +171,7 @@ USER 10001:10001
 CMD ["worker"]
 # A worker has no port to check. It is restarted if its process ends; `isosim worker --check` finds one that hangs.
 HEALTHCHECK NONE
-ARG VERSION=0.2.0
+ARG VERSION=1.0.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
@@ -195,7 +195,7 @@ USER 10001:10001
 CMD ["serve", "--init"]
 # A large encoder on a cold GPU takes minutes to start.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 CMD ["python", "/opt/isosim/healthcheck.py"]
-ARG VERSION=0.2.0
+ARG VERSION=1.0.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
@@ -218,7 +218,7 @@ ENV HOME=/tmp
 USER 10001:10001
 CMD ["serve", "--init"]
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "/opt/isosim/healthcheck.py"]
-ARG VERSION=0.2.0
+ARG VERSION=1.0.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

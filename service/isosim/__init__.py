@@ -6,7 +6,7 @@ import os
 # when it is imported. Python runs this file before any module of ours imports it, in every process.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
-CONTRACT = "1.1"  # version of the HTTP contract; docs/reference/compatibility.md says which changes raise it
+CONTRACT = "1.0"  # version of the HTTP contract; docs/reference/compatibility.md says which changes raise it
 
 
 def __getattr__(name: str) -> str:

@@ -1,6 +1,7 @@
 """`helm test`: checks that the server is ready, requires a key where keys are in use, and scores.
 
-Arguments: host, port, open or keys. KEY in the environment: the key to score with; without one, only an open server does.
+Arguments: host, port, open or keys. KEY in the environment: the key to score with; without one, only an open server
+has to score.
 """
 
 import json
