@@ -70,7 +70,7 @@ def record(serve: Serve, store: Path) -> None:
     expected = stored(read(server))
     server.kill()
     shutil.rmtree(STORE, ignore_errors=True)
-    shutil.copytree(store, STORE, ignore=shutil.ignore_patterns("input", "results", "matches", "jobs"))
+    shutil.copytree(store, STORE, ignore=shutil.ignore_patterns("input", "results", "matches", "jobs", ".locks"))
     ARCHIVE.unlink(missing_ok=True)
     done = command("domains", "export", "--all", "-o", ARCHIVE, model_store=store, encoder="tiny")
     assert done.returncode == 0, done.stderr
