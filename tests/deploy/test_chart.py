@@ -196,6 +196,10 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     "a test's key for nobody": (
         merged(IMAGE, ANYBODY, OWN_REDIS, {"access": {"testKeySecret": {"name": "key"}}}), "requests need no key",
     ),
+    "a sidecar without an image": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"worker": {"podTemplate": {"spec": {"containers": [{"name": "api"}]}}}}),
+        "the container api has no image; the chart's own is called worker",
+    ),
     "a field beside the pod's": (
         merged(IMAGE, KEYS, OWN_REDIS, {"api": {"podTemplate": {"tolerations": []}}}), "tolerations",
     ),
@@ -493,7 +497,13 @@ def test_a_store_is_made_by_an_installation_alone(rendered: dict[str, list[Manif
         assert init["containers"][0]["envFrom"] == api["containers"][0]["envFrom"]
         stored = {"tmp", "model-store", "cache", "jobs", "bucket-ca"}
         assert stored & {one["name"] for one in api["volumes"]} <= {one["name"] for one in init["volumes"]}
-    (texts,) = ask_helm([{"upgrade": COMBINATIONS["bucket"]}])
+    after_a_loss, never = ({"modelStore": {"init": when}} for when in ("always", "never"))
+    base = COMBINATIONS["bucket"]
+    texts, lost, gitops = ask_helm(
+        [{"upgrade": base}, {"upgrade": merged(base, after_a_loss)}, {"render": merged(base, never)}]
+    )
+    assert "init" in pods(list(manifests(lost)))
+    assert "init" not in pods(list(manifests(gitops)))
     assert "init" not in pods(list(manifests(texts)))
     assert not any(manifest["metadata"]["name"].endswith(("-init", "-jobs")) for manifest in manifests(texts))
 

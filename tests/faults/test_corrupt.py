@@ -260,3 +260,26 @@ def test_a_server_that_runs_is_not_touched_by_what_happens_to_its_encoders_files
     assert failed["status"] == "failed"
     assert "manifest.json" in failed["error"]
     assert server.client.get("/domains/news").json()["champion"] == 2
+
+
+def test_a_store_that_is_lost_while_it_is_served_is_no_store_of_deleted_domains(serve: Serve, news: Path) -> None:
+    """As when a volume is no longer mounted: what is loaded serves on, nothing is written in its place."""
+    copied(news, "films")
+    server = serve(model_store=news, encoder="tiny")
+    before = score(server, "news").json()["similarity"]
+    away = news.with_name("away")
+    news.rename(away)
+    wait_until(lambda: "the model store could not be read" in server.log.read_text())
+    wait_until(lambda: metric(server, "isosim_champions_age_seconds ") > 1)
+    assert score(server, "news").json()["similarity"] == before
+    for name in ("films", "films@1", "nowhere"):
+        answer = ask(server, name)
+        assert (answer.status_code, answer.json()["error_type"]) == (503, "Unavailable"), name
+    posted = server.client.post("/calibrate", json={"domain": "new", "texts": sentences(300)})
+    assert posted.status_code == 503
+    assert "no model store at" in posted.json()["error"]
+    assert not news.exists()
+    away.rename(news)
+    wait_until(lambda: "the model store is read again" in server.log.read_text())
+    assert score(server, "films").status_code == 200
+    assert server.log.read_text().count("the model store could not be read") == 1

@@ -113,6 +113,12 @@ imagePullSecrets:
 {{- end -}}
 {{- end }}
 
+{{/* "true" where the release makes the model store. */}}
+{{- define "isosim.init" -}}
+{{- $when := .Values.modelStore.init -}}
+{{- if and (not .Values.modelStore.ephemeral) (or (eq $when "always") (and (eq $when "install") .Release.IsInstall)) -}}true{{- end -}}
+{{- end }}
+
 {{/* "true" where pods use a bucket: for the store, or for its backups. */}}
 {{- define "isosim.bucket" -}}
 {{- if or .Values.modelStore.bucket.url (contains "://" .Values.backup.destination) -}}true{{- end -}}

@@ -162,7 +162,8 @@ def import_domains(
     permit: Callable[[str], object] = lambda domain: None,
     proceed: Callable[[], bool] = lambda: True,
 ) -> Imported:
-    """Adds the versions of an archive. Overwrites nothing and adds no encoder. Safe to repeat.
+    """Adds the versions of an archive, and adds no encoder. Of versions that are there it writes only damaged files
+    again. Safe to repeat.
 
     Args:
         file: the archive, positioned at its beginning; it is read twice.
@@ -284,6 +285,7 @@ class Import:
         """Publishes a version. Returns the domain after that, the version's number, and whether it was there."""
         for one in now.versions.values():
             if (one.encoder, one.files) == (version.encoder, version.files):
+                self.store.mend(target, one, folder)
                 return now, one.number, True
         least = version.number if version.number <= HIGHEST_KEPT else 0
         origin = version.origin or Origin(name, version.number, self.release, datetime.now(UTC).isoformat())

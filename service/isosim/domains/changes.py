@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from isosim.errors import CorruptArtifact, IsosimError
 from isosim.store.blobs import Blobs
+from isosim.store.identity import identify
 from isosim.store.records import Records
 
 log = logging.getLogger(__name__)
@@ -61,10 +62,15 @@ class ChangeLog:
             log.warning("could not announce a change of domain %s (%s); readers find it within a minute", domain, error)
 
     def stamp(self) -> str | None:
-        """Returns a string that differs after each change of the log; None if there is no log yet."""
+        """Returns a string that differs after each change of the log; None if there is no log yet.
+
+        Raises:
+            Unavailable: there is no store any more. Without this, a lost volume would look like deleted domains.
+        """
         try:
             return self.blobs.stamp(self.key)
         except FileNotFoundError:
+            identify(self.blobs)
             return None
 
     def read(self) -> tuple[Change, ...]:
@@ -94,7 +100,7 @@ class ChangeWatch:
         a gap, nor after a failed append, because every FULL_LOOK all resident domains are compared with the store.
 
         Raises:
-            OSError: the store cannot be read; the next call reports the changes instead.
+            OSError, Unavailable: the store cannot be read, or is gone; the next call reports the changes instead.
         """
         with self._lock:
             now, looked = time.monotonic(), self.log.stamp()

@@ -16,7 +16,7 @@ from isosim.domains.domain import Domain, Version
 from isosim.domains.store import DomainStore
 from isosim.encoders.onnx_engine import OnnxCalibrator
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound, UnknownDomain
+from isosim.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound, Unavailable, UnknownDomain
 from isosim.scoring.advice import Target, unknown_threshold
 from isosim.scoring.calibration import DEFAULT, Calibration, DomainRef
 from isosim.store.blobs import opened
@@ -102,6 +102,7 @@ class Registry:
         self.source, self.own, self.resident_bytes = source, own, resident_bytes
         self.size = 0  # bytes of all loaded calibrations
         self.failures = 0  # failed attempts to load a champion
+        self.away = False  # whether the store could not be looked at in the last refresh
         self.damaged: set[Key] = set()  # versions whose files were damaged at the last load
         self._builtin: dict[str, Calibration] = {}  # digest -> version 0 of `default`: the identity without reference
         self._domains = {DEFAULT: Resident(Domain())}
@@ -220,6 +221,8 @@ class Registry:
             if ref.version == "champion":
                 self._report(name, error)
             raise
+        if self.away and not record.versions:  # a lost volume holds no domains, and nobody has deleted them
+            raise Unavailable("the model store cannot be read")
         if isinstance(ref.version, int):
             return await self._pinned(name, record, ref.version)
         encoder = encoder or record.home(self.own)
@@ -374,8 +377,12 @@ class Registry:
                 self._due.add(changed)
             try:
                 self._due.update(await asyncio.to_thread(self.source.changes, list(self._domains)))
+                self.away = False
             except asyncio.CancelledError:  # the thread goes on, and what it finds is lost
                 self._due.update(self._domains)
+                raise
+            except Exception:
+                self.away = True
                 raise
             for name, resident in self._domains.items():
                 if name in self._due:

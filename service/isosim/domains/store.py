@@ -311,6 +311,16 @@ class DomainStore:
         self.blobs.delete([place + MANIFEST])
         self.blobs.delete([place + file for file in version.files])
 
+    def mend(self, name: str, version: Version, folder: Path) -> None:
+        """Writes those files of a version again that are missing or damaged, from a folder that has them whole."""
+        place = self._place(name, version.upload)
+        for file, digest in version.files.items():
+            with contextlib.suppress(FileNotFoundError), self.blobs.files(place, [file]) as there:
+                if sha256(there / file) == digest:
+                    continue
+            log.warning("%s: %s was damaged, and is written again", version_name(name, version.number), file)
+            self.blobs.upload(place + file, folder / file)
+
     @contextmanager
     def files(self, name: str, wanted: int | Version) -> Iterator[tuple[Version, Path]]:
         """A version and a folder with its verified files, for reading only, until the context ends.

@@ -39,7 +39,7 @@ class RedisCache:
         )
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
-        self.trouble = ""  # why the last probe failed
+        self.trouble = ""  # why the last lookup or write failed
         self.write_refusal = ""  # Redis's error message for the last entries sent to it; empty if Redis stored them
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
@@ -62,8 +62,8 @@ class RedisCache:
                 entries: object = await self.redis.mget([PREFIX + key for key in keys])
             if not isinstance(entries, list) or len(entries) != len(keys):
                 raise ConnectionError("the answer does not match the request")
-        except Exception:  # noqa: BLE001 - a cache must not fail a request; redis-py raises ValueError for invalid bytes
-            self.breaker.failed()
+        except Exception as error:  # noqa: BLE001 - a cache must not fail a request; redis-py raises ValueError for invalid bytes
+            self._failed(error)
             self.on_event("error", len(keys))
             return [None] * len(keys)
         self.breaker.succeeded()
@@ -85,10 +85,13 @@ class RedisCache:
             async with asyncio.timeout(self.timeout):
                 await self.redis.mget(PROBED)
         except Exception as error:  # noqa: BLE001 - redis-py raises ValueError for invalid answers
-            self.breaker.failed()
-            self.trouble = why(error)
+            self._failed(error)
         else:
             self.breaker.succeeded()
+
+    def _failed(self, error: Exception) -> None:
+        self.breaker.failed()
+        self.trouble = why(error)
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
         for entry in entries:
@@ -114,8 +117,8 @@ class RedisCache:
                 refused = [answer for answer in answers if isinstance(answer, Exception)]
                 if others := [error for error in refused if not isinstance(error, ResponseError)]:
                     raise others[0]
-            except Exception:  # noqa: BLE001 - as above; and the writer must go on
-                self.breaker.failed()
+            except Exception as error:  # noqa: BLE001 - as above; and the writer must go on
+                self._failed(error)
                 self.on_event("dropped", len(entries))
             else:
                 self.breaker.succeeded()  # also if Redis refuses the entries (full, read-only), because lookups work

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from isosim.store.blobs import opened
-from tests.processes import Serve, Server, command
+from tests.processes import Serve, Server, command, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 
@@ -73,6 +73,29 @@ def test_a_store_that_is_lost_comes_back_by_one_command_with_the_same_scores_bit
     assert (found["champion"], found["previous"]) == (2, 1)
     facts = new.client.get("/domains/news/versions/2").json()
     assert (facts["origin"]["domain"], facts["origin"]["version"]) == ("news", 2)
+
+
+def test_a_damaged_version_is_restored_by_an_archive_under_its_number(
+    serve: Serve, store: Path, tmp_path: Path
+) -> None:
+    given = {"model_store": store, "encoder": "tiny"}
+    server = serve(**given)
+    server.calibrate("news", TEXTS, method="whitening", promote="always")
+    server.client.put("/domains/news/thresholds/duplicates", json={"fmr": 0.1}).raise_for_status()
+    before, archive = scores(server), tmp_path / "news.tar"
+    assert command("domains", "export", "news", "-o", archive, **given).returncode == 0
+    server.kill()
+    (weights,) = store.glob("versions/news/*/weights.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-5])
+    (reference,) = store.glob("versions/news/*/reference.npz")
+    reference.unlink()
+    server = serve(**given)
+    assert server.client.post("/similarity", json={"pairs": PAIRS, "domain": "news"}).status_code == 503
+    done = command("domains", "import", archive, **given)
+    assert "news@1 is there already" in done.stdout, done.stderr
+    wait_until(lambda: server.client.post("/similarity", json={"pairs": PAIRS, "domain": "news"}).status_code == 200)
+    assert scores(server) == before
+    assert list(server.client.get("/domains/news").json()["versions"]) and len(list(store.glob("versions/news/*"))) == 1
 
 
 def test_a_version_is_carried_over_under_another_name(server: Server, archive: bytes) -> None:

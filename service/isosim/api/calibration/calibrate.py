@@ -44,6 +44,7 @@ from isosim.jobs.requirements import MOST_SENTENCES
 from isosim.jobs.store import JobStore, OpenJob, owner_name
 from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.calibration import DomainRef
+from isosim.store.identity import identify
 from isosim.threads import LONG
 from isosim.wording import place
 
@@ -263,6 +264,7 @@ async def check_room(service: Service, trace: Trace) -> None:
             "this server cannot run calibrations: install PyTorch in its Python environment (pip install "
             "'isosim[train]'), or run workers elsewhere (isosim worker) and set ISOSIM_LOCAL_WORKER=false"
         )
+    await service.store(lambda: identify(service.jobs.blobs))  # else a lost volume's place would be filled
     await service.store(lambda: check_backlog(service, trace.grant, service.jobs.index()))
 
 
