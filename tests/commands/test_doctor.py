@@ -154,6 +154,17 @@ def test_a_changed_encoder_file_is_found_by_its_hash(look: Look, own_store: Path
     assert "encoder.onnx does not match" in the("fault", look(own_store))
 
 
+def test_a_domain_without_a_champion_for_the_encoder_is_a_warning(look: Look, own_store: Path) -> None:
+    """As for every domain that was forgotten when the encoder changed: its requests are answered 409."""
+    assert "no champion" not in str(list(look(own_store)))
+    facts = json.loads(record_of(own_store, "tickets").read_text())
+    facts["aliases"] = {"f" * 64: facts["aliases"].popitem()[1]}
+    record_of(own_store, "tickets").write_text(json.dumps(facts))
+    assert "tickets has no champion for tiny, so that requests for it are answered 409" in the(
+        "warning", look(own_store)
+    )
+
+
 def test_a_missing_default_calibration_is_a_warning(look: Look, store: Path) -> None:
     assert "isosim calibrate FILE --domain default" in the("warning", look(store))
 

@@ -87,7 +87,7 @@ def shoot_matches(analyst: Analyst) -> None:
         meanings = {meaning(text) for text in analyst.page.locator(".pair blockquote").all_inner_texts()}
         analyst.page.keyboard.press(str(int(len(meanings) == 1)))
         analyst.page.wait_for_timeout(200)  # as no person judges faster
-    analyst.sees("of them false")
+    analyst.sees("of them are false")
     analyst.page.evaluate(
         "document.querySelectorAll('table.found tbody tr:nth-child(n+9)').forEach((row) => row.remove())"
     )

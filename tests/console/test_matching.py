@@ -84,15 +84,16 @@ def test_from_a_file_to_pairs_of_a_stated_precision(visit: Visit, site: Site, tm
     analyst.sees("1 row repeats a text word for word")
     judge(analyst, 60)
     analyst.sees("60 of about")
-    wait_until(lambda: "of them false" in tile(analyst))
+    wait_until(lambda: "of them are false" in tile(analyst))
     answer = site.get(f"/matches/{job}?precision=0.9")["answer"]
     said = tile(analyst)
     assert f"{answer['passing']} pairs" in said
-    assert f"about {round(answer['expected_false'])} of them false" in said
+    assert f"About {round(answer['expected_false'])} of them are false" in said
+    assert "of all matches among the pairs that were kept" in said  # what is missed stands beside what is wrong
     assert re.search(r"sure|rough", said)
     path = downloaded(analyst, "Download", tmp_path)
     rows = rows_of(path)
-    assert path.name == "pairs.xlsx"
+    assert path.name == "tickets pairs.xlsx"
     assert len(rows) == answer["passing"] + 1  # one row repeats a text
     assert sum(row["text_a"].lower() == row["text_b"].lower() for row in rows) / len(rows) > 0.7
     analyst.chooses("Content", "clusters")
@@ -130,6 +131,8 @@ def nothing_is_said_of_another_target(analyst: Analyst, site: Site, job: str) ->
     analyst.fills("Wanted", "7")
     analyst.sees("Give a number from −1 to 1.")
     assert analyst.page.locator(".tile.stale").count() == 1
+    analyst.fills("Wanted", "-1")
+    analyst.sees("judged different (the column “label” says which)")
     analyst.fills("Wanted", "0.99")
     wait_until(lambda: f"{site.get(f'/matches/{job}?similarity=0.99')['answer']['passing']} pairs" in tile(analyst))
 
@@ -269,7 +272,7 @@ def test_the_sample_by_keyboard_alone(visit: Visit, site: Site) -> None:
     keyboard.type("groups")
     with analyst.page.expect_download() as download:
         analyst.enters("Download")
-    assert download.value.suggested_filename == "clusters.xlsx"
+    assert download.value.suggested_filename.endswith(" clusters.xlsx")
 
 
 def test_a_match_is_cancelled_and_a_failed_one_says_why(visit: Visit, site: Site) -> None:

@@ -171,6 +171,8 @@ class MatchAnswer:
     passing: int  # pairs of different texts that reach it
     matched_rows: tuple[int, ...] = ()  # rows of each file in such a pair, or, in one file, with another row's text
     judged: int = 0  # judged pairs of the match
+    others_passing: int = 0  # judged pairs of different meaning that pass
+    matches_missed: int = 0  # judged matches that do not pass
     precision: float | None = None
     precision_interval: tuple[float, float] | None = None
     expected_false: float | None = None  # pairs that pass and are expected to be no match

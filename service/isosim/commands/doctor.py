@@ -234,6 +234,11 @@ def domain(domains: DomainStore, encoders: Sequence[EncoderArtifact], name: str)
             intact = next((number for number in sorted(made)[::-1] if damage_of(domains, name, number) is None), None)
             other = f"isosim domains promote {name} {intact} --encoder {encoder.id}, or " if intact is not None else ""
             findings.append(Finding("fault", "domain", damage, other + anew))
+    if encoders and record.versions and not any(record.served(encoder.digest).champion for encoder in encoders):
+        first = encoders[0].id
+        lacking = f"{name} has no champion for {first}, so that requests for it are answered 409"
+        anew = f"isosim calibrate FILE --domain {name} --encoder {first}, or isosim domains promote {name} NUMBER"
+        findings.append(Finding("warning", "domain", lacking, anew))
     return findings
 
 

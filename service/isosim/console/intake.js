@@ -171,7 +171,7 @@ export function fileIntake(context, given) {
       const found = await call("POST", `inspect?${new URLSearchParams(asked)}`, {
         body: state.source, headers: { "content-type": state.type }, signal: AbortSignal.any([signal, reading.signal]),
       });
-      Object.assign(state, { found, chosen: asked });
+      Object.assign(state, { found, chosen: asked, unread: null });
       working.replaceChildren(h("span", { class: "unseen" }, `${describeFile(found)}: ${counted(found.sentences, "sentence")}.`));
     } catch (error) {
       if (signal.aborted || reading.signal.aborted) return;
@@ -179,6 +179,7 @@ export function fileIntake(context, given) {
       context.refused(error);
       const { text, next } = explain(error);
       const own = error instanceof Refused && [400, 413, 415, 422].includes(error.status); // says itself what to do
+      state.unread = own ? null : wanted; // to be asked again
       fault(file, own ? sentence(text) : `${sentence(text)} ${next}`);
     }
     show();
@@ -313,7 +314,7 @@ export function fileIntake(context, given) {
     /** What was understood, once the server has looked; null where it could not, which is said at the file's field. */
     async ready() {
       if (!state.source && paste.value.trim()) await takePaste();
-      else if (state.source && state.found === null) await look();
+      else if (state.source && (state.found === null || state.unread)) await look(state.unread ?? {});
       else await state.pending;
       if (!state.source && !file.hasAttribute("aria-invalid")) fault(file, "Choose a file or paste text first.");
       if (!state.found || file.hasAttribute("aria-invalid")) file.focus();

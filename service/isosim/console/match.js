@@ -48,7 +48,7 @@ export async function openMatch(id, context) {
   await show(first);
   if (ACTIVE.has(first.status)) {
     follow(where, show, (error, wait) => lost.replaceChildren(h("div", { class: "alert" },
-      h("p", {}, `${sentence(explain(error).text)} The match goes on where it runs; asking again in ${seconds(wait / 1000)}.`))), context)
+      h("p", {}, `${sentence(explain(error).text)} It goes on, or begins again when the server is back; asking again in ${seconds(wait / 1000)}.`))), context)
       .catch((error) => { if (!context.signal.aborted && !context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload)); });
   }
   return [
@@ -84,6 +84,7 @@ function resultOf(match, context) {
     ask(score(similarity, 2));
   }, signal);
   const pairs = h("div", { class: "stack" });
+  const own = h("p", { class: "muted small" });
   const [lead, hold] = [h("p", { class: "muted" }), h("p", { class: "verdict warn", role: "status", hidden: true }, "No pairs reach what is asked for above: ask for less, or judge more pairs.")];
   const form = select(Object.entries(FORMS).filter(([name]) => name !== "clusters" || match.rows.length === 1), "pairs");
   const format = select(Object.entries(FORMATS), "xlsx");
@@ -145,12 +146,14 @@ function resultOf(match, context) {
       Object.assign(state, { asked: found.error ? null : used, answer: found.error ? null : whole.answer });
       tellUntil(whole.until);
       judge.expect(widthOf(whole.answer) <= SURE ? 0 : whole.answer.more_labels);
-      tile.replaceChildren(...(found.error ? unreachable(found.error, whole.answer) : answerOf(whole)));
+      tile.replaceChildren(...(found.error ? unreachable(whole) : answerOf(whole)));
       picture.show(whole.histogram, state.answer);
       await list(mine);
       if (mine !== state.latest) return;
       stale(false);
       hold.hidden = !(save.disabled = !state.asked);
+      const { others_passing: others, matches_missed: missed } = state.answer ?? {};
+      own.textContent = others || missed ? `A figure for the whole decides, not each judgement: ${counted(others, "pair")} of the file ${others === 1 ? "was" : "were"} judged different (the column “label” says which), and ${counted(missed, "pair")} judged the same score lower and are not in it.` : "";
       saveLabels.disabled = !whole.judged;
       if (use) use.disabled = whole.judged < context.server.fewest_labels;
     } catch (error) {
@@ -164,10 +167,10 @@ function resultOf(match, context) {
     judge.element.focus({ preventScroll: true });
   }, { class: first ? "primary" : "" });
 
-  function unreachable(error, { more_labels: more }) {
+  function unreachable({ answer: { more_labels: more }, judged }) {
     return [
-      h("p", { class: "big" }, "No pairs ", badge("out of reach", "warn")),
-      h("p", {}, `At no similarity are ${input.value} % of the pairs right, as far as the judgements tell. Ask for less${more ? `, or judge about ${count(more)} more` : ""}.`),
+      h("p", { class: "big" }, "No pairs ", badge(judged < ENOUGH ? "too early to tell" : "out of reach", "warn")),
+      h("p", {}, `At no similarity are ${input.value} % of the pairs right, as far as ${counted(judged, "judgement")} tell${judged < ENOUGH ? "" : ". Ask for less"}${more ? `; judge about ${count(more)} more` : ""}.`),
       h("div", { class: "buttons" }, toJudge("Judge pairs", true)),
     ];
   }
@@ -178,17 +181,14 @@ function resultOf(match, context) {
     const notices = answer.notices.filter((notice) => !notice.startsWith("not judged")).map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice))));
     const [known, width] = [precision !== null && interval !== null, widthOf(answer)];
     const [word, colour] = width <= SURE ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
-    const left = Math.max(1, known ? more : ENOUGH - judged);
     return [
       h("p", { class: "big" }, h("strong", {}, counted(passing, "pair")), " ", badge(word, colour)),
-      known ? h("p", {}, `About ${counted(passing, "pair")} pass, about ${count(Math.round(wrong))} of them false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}).`)
+      known ? h("p", {}, `About ${count(Math.round(wrong))} of them are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}). They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the pairs that were kept${recalls ? ` (${rounded(recalls)})` : ""}; the others score lower. From ${counted(judged, "judgement")}.`)
         : h("p", {}, `Not judged${judged ? " enough" : ""}: how many of these pairs are right is unknown.`),
-      known && h("details", {}, h("summary", {}, "Details"), h("p", { class: "muted" },
-        `${percent(Math.round(precision * 100) / 100)} of the pairs are right (95 % interval ${rounded(interval)}); they are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the pairs that were kept${recalls ? ` (${rounded(recalls)})` : ""}. From ${counted(judged, "judgement")}.`)),
       h("p", {}, `Similarity from ${score(answer.similarity, 2)} on.`),
       ...notices,
-      h("p", {}, h("strong", {}, "Next step: "), !known ? `judge about ${counted(left, "pair")}${judged ? " more" : ""}, some that mean the same and some that do not; that takes a few minutes.`
-        : width <= SURE ? "download the pairs." : `judge about ${count(left)} more, and the figures become surer.`),
+      h("p", {}, h("strong", {}, "Next step: "), !known ? `judge ${judged < ENOUGH ? `about ${counted(ENOUGH - judged, "pair")}${judged ? " more" : ""}` : "on"}, until there are some that mean the same and some that do not.`
+        : width <= SURE ? "download the pairs." : `judge about ${count(Math.max(1, more))} more, and the figures become surer.`),
       h("div", { class: "buttons" }, known && width <= SURE ? button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }) : toJudge("Judge pairs", true)),
     ].filter(Boolean);
   }
@@ -228,7 +228,7 @@ function resultOf(match, context) {
     try {
       const content = await download("GET", `${where}/result?${new URLSearchParams({ ...asked, form: what, format: type })}`, { signal });
       const address = URL.createObjectURL(content);
-      h("a", { href: address, download: `${what === "judged" ? "labels" : what}.${type}` }).click();
+      h("a", { href: address, download: `${nameOf(match).replace(/\.[^. ]*$/, "")} ${what === "judged" ? "labels" : what}.${type}` }).click();
       setTimeout(() => URL.revokeObjectURL(address), 0);
     } catch (error) {
       if (!signal.aborted && !context.refused(error)) report("Nothing was downloaded", error, () => store(what, type, asked, control));
@@ -262,7 +262,7 @@ function resultOf(match, context) {
     judge.element,
     h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), lead, pairs),
     h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),
-      h("div", { class: "row" }, field("Content", form, ""), field("Format", format, ""), h("div", { class: "buttons" }, save)), hold,
+      h("div", { class: "row" }, field("Content", form, ""), field("Format", format, ""), h("div", { class: "buttons" }, save)), hold, own,
       h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels can be used again with other files."),
       h("div", { class: "buttons" }, saveLabels, use, button("Delete this match", async () => { if (await removeMatch(match, context)) location.hash = "#/"; }, { class: "danger quiet" })),
       use && h("p", { class: "muted small" }, `From ${context.server.fewest_labels} judged pairs on, ${domain} can take them: a new version with these labels is made, in place of earlier labels.`)),

@@ -158,7 +158,7 @@ function provenance(version, report) {
     ["Labelled pairs", !labels ? "none" : labels.graded ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}`
       : `${count(labels.pairs)}; by their weights ${percent(labels.mean_label)} of the pairs that they stand for are matches`],
     ["Rawness", report.evidence?.surface ? score(report.evidence.rawness, 2) : null],
-    ["Sentences recognized after a change of capitals and marks", report.evidence?.recognition == null ? null : percent(report.evidence.recognition)],
+    ["Sentences recognized after a change of capitals and marks", (report.evidence?.recognition ?? null) === null ? null : percent(report.evidence.recognition)],
     ["Directions in use (effective rank)", `${score(report.before.effective_rank, 0)} before, ${score(report.after.effective_rank, 0)} after`],
     ["Method asked for", report.asked],
     ["Seed", String(report.seed)],

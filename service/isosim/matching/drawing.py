@@ -13,6 +13,7 @@ DRAWS = 64  # of the curve
 EVEN = 0.2  # share of the candidates that are drawn evenly over the range of similarities: they show the curve's shape
 PRECISION = 0.9  # target if none is given
 LEAST = 1e-200  # instead of a sum or a weight of 0
+IN_VAIN = 20  # judged pairs without a match after which the most alike ones are judged first; unmeasured
 FEWEST = 100  # candidates that count as passing at least, so that labels show whether the best ones reach a precision
 
 
@@ -30,7 +31,8 @@ def draw(
 
     The chance of a candidate is proportional to what it adds to the variances of the precision and of the recall, if
     strata of equal similarity were sampled (Neyman, 1934), averaged over draws of the curve. So the labels gather on
-    both sides of the target's threshold as it becomes known.
+    both sides of the target's threshold as it becomes known. While IN_VAIN judged pairs or more hold no match, the most
+    alike pairs are drawn: in a file with few or no matches, they tell soonest.
 
     Args:
         similarity: (P,) of all candidates, from high to low.
@@ -42,8 +44,9 @@ def draw(
     bins = Bins(similarity)
     left = np.ones(len(similarity), np.bool_)
     left[rows] = False
-    if left.sum() <= count:
-        return np.flatnonzero(left)
+    rest = np.flatnonzero(left)
+    if len(rest) <= count or (len(rows) >= IN_VAIN and not np.any(labels)):
+        return rest[:count]
     right, wrong = bins.counts(rows, labels)
     chances = sigmoid(logits_of(bins.parts, posterior(bins, right, wrong, rng, DRAWS)))  # (DRAWS, B)
     sums = np.cumsum(chances * bins.sizes, 1)
@@ -67,7 +70,6 @@ def draw(
             ((1 - EVEN) / 2, spread * np.where(above, 1 - recall, recall)),
         )
     )
-    rest = np.flatnonzero(left)
     chosen: Rows = rest[systematic(np.repeat(density, bins.sizes)[rest], count, rng)]
     return chosen
 

@@ -221,6 +221,10 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     assert (best["probability"] > 0.8, worst["probability"] < 0.2) == (True, True)
     said = {frozenset((row["text_a"], row["text_b"])): row["label"] for row in every if row["label"] is not None}
     assert len(said) == 60
+    assert found["others_passing"] == sum(
+        row["label"] == 0 for row in every if row["similarity"] >= found["similarity"]
+    )
+    assert found["matches_missed"] == sum(row["label"] == 1 for row in every if row["similarity"] < found["similarity"])
     assert all(label == int(len({text.lower() for text in texts}) == 1) for texts, label in said.items())
     judged = rows_of(server, job, "form=judged&similarity=1")
     assert {frozenset((row["a"], row["b"])): row["label"] for row in judged} == said
@@ -301,6 +305,18 @@ def test_few_texts_get_the_scale_of_default(server: Server) -> None:
     assert "default" in found["notices"][0]
     first = rows_of(server, found["job"])[0]
     assert (first["text_a"], first["text_b"], first["similarity"]) == (first["text_a"], first["text_a"], 1.0)
+
+
+def test_judgements_in_vain_say_so_and_the_most_alike_pairs_come_next(server: Server) -> None:
+    found = ended(server, server.client.post("/matches", json={"a": TEXTS[:40]}, headers=bearer(ANNA)))
+    job = found["job"]
+    asked = get(server, f"{job}/label?count=20").json()["pairs"]
+    judge(server, job, [{"pair": one["pair"], "label": 0} for one in asked]).raise_for_status()
+    notices = get(server, job).json()["answer"]["notices"]
+    assert notices[1:] == ["none of 20 judged pairs is a match: there seem to be few or none"]
+    judged = {one["pair"] for one in asked}
+    following = [one["pair"] for one in get(server, f"{job}/label?count=5").json()["pairs"]]
+    assert sorted(following) == [pair for pair in range(100) if pair not in judged][:5]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from isosim.arrays import Doubles, Rows
-from isosim.matching.drawing import draw, systematic
+from isosim.matching.drawing import IN_VAIN, draw, systematic
 from isosim.matching.estimate import DRAWS, Bins, Estimate, estimate, logits_of, posterior, prior
 
 SIMILARITY = np.sort(0.5 + 0.5 * np.random.default_rng(0).beta(1, 6, 20_000)).astype(np.float32)[::-1]
@@ -148,3 +148,14 @@ def test_rows_are_drawn_in_proportion_to_their_weights() -> None:
     picks = [systematic(weights, 3, np.random.default_rng(seed)) for seed in range(400)]
     shares = np.bincount(np.concatenate(picks), minlength=8) / 400
     np.testing.assert_allclose(shares, [*[0.25] * 6, 0.5, 1], atol=0.07)
+
+
+def test_after_judgements_in_vain_the_most_alike_pairs_are_judged_first() -> None:
+    """In a file with few matches or none, these tell soonest; one match, and the target decides again."""
+    similarity = np.linspace(0.95, 0.3, 500, dtype=np.float32)
+    judged = np.arange(100, 100 + IN_VAIN)
+    assert draw(similarity, judged, np.zeros(IN_VAIN), 30).tolist() == list(range(30))
+    assert draw(similarity, np.arange(IN_VAIN), np.zeros(IN_VAIN), 3).tolist() == [IN_VAIN, IN_VAIN + 1, IN_VAIN + 2]
+    for before in (judged[:-1], judged):
+        labels = np.zeros(len(before)) if before is not judged else (judged == 100).astype(float)
+        assert draw(similarity, before, labels, 30).tolist() != list(range(30))

@@ -63,6 +63,8 @@ class Answer(BaseModel):
         description="number of rows of each file in a pair that passes, or, in one file, with the text of another row"
     )
     judged: int = Field(description="number of judged pairs of this match; the figures below are null without any")
+    others_passing: int = Field(description="judged pairs of different meaning that pass")
+    matches_missed: int = Field(description="judged matches that do not pass")
     precision: float | None = None
     precision_interval: Interval | None = None
     expected_false: float | None = Field(default=None, description="pairs that pass and are expected to be no match")

@@ -16,6 +16,7 @@ from isosim.arrays import Rows
 from isosim.errors import Action, Conflict, InvalidInput
 from isosim.jobs.matches import Result, Row
 from isosim.matching.clusters import clusters
+from isosim.matching.drawing import IN_VAIN
 from isosim.matching.estimate import Estimate, estimate
 from isosim.scoring.advice import Target, advise, in_single_precision
 from isosim.scoring.pair_features import FLAGS, pair_features
@@ -124,9 +125,12 @@ class View:
 
     @property
     def answer(self) -> Answer:
-        judged = len(self.result.judgements.labels)
+        pairs, labels = self.result.judged
+        judged, passing = len(pairs), pairs < self.count
         facts: dict[str, Any] = {}
         notices = [] if self.estimate is not None else [NOT_JUDGED]
+        if judged >= IN_VAIN and not labels.any():
+            notices.append(f"none of {judged} judged pairs is a match: there seem to be few or none")
         if self.estimate is not None and (named := len(self.result.judgements.named)):
             notices.append(
                 f"{named} of {judged} judged pairs were named by their texts: precision and recall hold only if these "
@@ -150,6 +154,8 @@ class View:
             passing=self.count,
             matched_rows=[*self._matched_rows()],
             judged=judged,
+            others_passing=int((passing & (labels == 0)).sum()),
+            matches_missed=int((~passing & (labels == 1)).sum()),
             notices=[*notices, *self.notices],
             **facts,
         )
