@@ -194,8 +194,8 @@ def post_text(server: Server, content: str | bytes, kind: str = "text/plain", co
         ("<p>One sentence.</p>\n" * 300, "text/html", "", 415, "'text/html' is not read here"),
         ('{"id": "1", "headline": "How do I log in?"}\n', LINES, "", 422, "line 1: the file is a table with the columns"
          " id, headline; say which one holds the sentences, for example column 'headline'"),
-        ("[1]", JSON, "", 422, "domain: belongs in the JSON body; options go in the query only for bodies of these "
-         "content-types: application/x-ndjson, application/x-npy, text/plain, application/octet-stream"),
+        ("[1]", JSON, "", 422, "domain: belongs in the JSON body; options go in the query only with other "
+         "bodies"),
         (table(","), OCTETS, "state", 422, "1 distinct sentences among 400; method 'auto' needs at least 200; for "
          "steady thresholds, use 2,000 or more; 'state' was read; the longest text is in column 'question'"),
         (b"\x93NUMPY", NPY, "a", 422, "not for .npy"),

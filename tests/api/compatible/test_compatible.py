@@ -158,6 +158,15 @@ class TestScore:
             answer = post(tiny_server, path, text_1=left, text_2=TEXTS)
             assert [entry["score"] for entry in answer["data"]] == pytest.approx(expected, abs=1e-7)
             assert [entry["index"] for entry in answer["data"]] == [0, 1, 2, 3]
+        for one, other in (("queries", "documents"), ("queries", "items"), ("data_1", "data_2")):  # vLLM's names
+            assert post(tiny_server, path, **{one: TEXTS[0], other: TEXTS})["data"] == answer["data"]
+        missing = tiny_server.client.post(path, json={"text_1": "a"})
+        assert (missing.status_code in (400, 422), "text_2" in missing.text) == (True, True)
+
+    def test_a_rerank_of_cohere_says_what_its_clients_expect(self, tiny_server: Server) -> None:
+        every = post(tiny_server, "/rerank", query=TEXTS[0], documents=TEXTS, top_n=0)  # vLLM: all
+        assert len(every["results"]) == len(TEXTS)
+        assert every["meta"] == {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
 
 
 class TestTei:
@@ -255,7 +264,10 @@ class TestInferenceProtocol:
         assert [output["name"] for output in described["outputs"]] == ["embedding", "similarity", "cosine"]
 
 
-@pytest.mark.parametrize("path", ["/", "/health", "/ping", "/livez", "/readyz", "/metrics", "/console", "/docs"])
+LIVE = ("/v2/health/live", "/v2/health/ready")
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ping", "/livez", "/readyz", "/metrics", "/console", "/docs", *LIVE])
 def test_what_probes_ask_for_answers_head_as_it_answers_get(tiny_server: Server, path: str) -> None:
     got, asked = tiny_server.client.get(path), tiny_server.client.head(path)
     assert (asked.status_code, asked.content) == (got.status_code, b"")

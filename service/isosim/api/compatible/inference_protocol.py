@@ -59,6 +59,7 @@ async def server_metadata() -> dict[str, Any]:
     return {"name": "isosim", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
+@router.head("/health/live", dependencies=[PROBE], include_in_schema=False)
 @router.get("/health/live", dependencies=[PROBE])
 async def server_live(service: ServiceDep) -> dict[str, bool]:
     """Succeeds while the process and its encoder thread are alive."""
@@ -66,6 +67,7 @@ async def server_live(service: ServiceDep) -> dict[str, bool]:
     return {"live": True}
 
 
+@router.head("/health/ready", dependencies=[PROBE], include_in_schema=False)
 @router.get("/health/ready", dependencies=[PROBE])
 async def server_ready(service: ServiceDep) -> dict[str, bool]:
     """Succeeds if all models can answer."""

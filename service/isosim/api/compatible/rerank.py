@@ -21,6 +21,8 @@ from isosim.scoring.similarity import Scores
 
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 
+META = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}  # of Cohere's answers
+
 
 @router.post("/rerank", response_model=list[Rank] | RerankResponse)
 @router.post("/v2/rerank", operation_id="rerank_v2", response_model=list[Rank] | RerankResponse)
@@ -38,7 +40,7 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     await request.embed([body.query, *texts], truncation_direction=body.truncation_direction, truncate=body.truncate)
     result = await request.score(0, slice(1, None))
     relevance = relevance_of(result, raw=request.raw, similarity=body.raw_scores)
-    limits = [limit for limit in (body.top_n, body.top_k) if limit is not None]
+    limits = [limit for limit in (body.top_n, body.top_k) if limit]
     blind = np.zeros(len(texts), bool) if result.unreadable is None else result.unreadable
     relevance, similarity = np.where(blind, 0.0, relevance), np.where(blind, 0.0, result.similarity)
     order = np.lexsort((np.arange(len(texts)), -similarity, -relevance, blind))
@@ -55,7 +57,8 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
         one["document"] = {"text": text}
     results = [{"index": i, "relevance_score": float(relevance[i]), **shown[i]} for i in best]
     name = body.model or ("isosim" if body.domain is None else f"isosim/{body.domain}")
-    return json_response({"id": trace.request_id, "model": name, "results": results, "usage": request.usage})
+    head = {"id": trace.request_id, "model": name, "results": results}
+    return json_response(head | {"usage": request.usage, "meta": META})
 
 
 def candidates(body: RerankRequest, service: Service) -> list[str]:

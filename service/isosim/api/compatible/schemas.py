@@ -3,10 +3,20 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import Path
-from pydantic import BaseModel, BeforeValidator, Field, Tag
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from isosim.api.bodies import FIRST_FAULT, MOST, WHOLE, Compatible, Count, DomainField, TextOrTexts, Texts, example
+from isosim.api.bodies import (
+    FIRST_FAULT,
+    MOST,
+    WHOLE,
+    Compatible,
+    DomainField,
+    Number,
+    TextOrTexts,
+    Texts,
+    example,
+)
 from isosim.api.scoring.schemas import Dimensions, PromptName, TruncationDirection
 from isosim.scoring.advice import MOST_GALLERY
 
@@ -111,8 +121,8 @@ class RerankRequest(Compatible):
     truncation_direction: TruncationDirection = "Right"
     return_text: bool = False
     return_documents: bool = False
-    top_n: Count | None = None
-    top_k: Count | None = None
+    top_n: Number | None = Field(default=None, description="0: all, as in vLLM")
+    top_k: Number | None = None
     gallery: Annotated[int, Field(ge=1, le=MOST_GALLERY), WHOLE] | None = Field(
         default=None,
         description="size of the collection that the texts were retrieved from; adds `false_hit_rate` to each result",
@@ -154,6 +164,7 @@ class RerankResponse(BaseModel):
             "model": "isosim/tickets",
             "results": [{"index": 0, "relevance_score": 0.9879}, {"index": 1, "relevance_score": 0.409}],
             "usage": {"prompt_tokens": 24, "total_tokens": 24},
+            "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
         }
     )
 
@@ -161,6 +172,7 @@ class RerankResponse(BaseModel):
     model: str
     results: list[Reranked]
     usage: Usage
+    meta: dict[str, dict[str, str | int]] = Field(description="the same in every answer: Cohere's clients expect it")
 
 
 class ScoreRequest(Compatible):
@@ -174,8 +186,8 @@ class ScoreRequest(Compatible):
         }
     )
 
-    text_1: TextOrTexts
-    text_2: TextOrTexts
+    text_1: TextOrTexts = Field(validation_alias=AliasChoices("text_1", "queries", "data_1"))
+    text_2: TextOrTexts = Field(validation_alias=AliasChoices("text_2", "documents", "items", "data_2"))
     model: ModelField = "isosim"
 
 
