@@ -45,11 +45,11 @@ def test_an_encoder_is_added_listed_checked_calibrated_and_removed(server: Remot
 
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sentences(300)))
-    settings = {"model_store": store, "encoder": "far", "max_remote_texts": 350}
+    settings = {"model_store": store, "encoder": "far", "max_remote_texts": 250}
     asked = len(server.requests)
     refused = command("calibrate", text, "--domain", "d", **settings)
     assert refused.returncode == 1
-    assert "at most 350 are allowed; post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS" in refused.stderr
+    assert "at most 250 are allowed; post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS" in refused.stderr
     assert len(server.requests) == asked
     done = command("calibrate", text, "--domain", "d", **settings | {"max_remote_texts": 1000})
     assert done.returncode == 0, done.stderr

@@ -33,7 +33,7 @@ def test_help_and_version_import_no_package_but_typer() -> None:
         "import sys; from isosim.cli import app\n"
         f"try: app([sys.argv[1]])\nexcept SystemExit: print([n for n in {heavy} if n in sys.modules], file=sys.stderr)"
     )
-    for asked, said in (("--help", "doctor"), ("--version", "isosim 0.")):
+    for asked, said in (("--help", "doctor"), ("--version", "isosim 1.")):
         done = subprocess.run([sys.executable, "-c", code, asked], capture_output=True, text=True, check=True)
         assert said in done.stdout
         assert done.stderr.strip() == "[]"

@@ -62,15 +62,10 @@ class ChangeLog:
             log.warning("could not announce a change of domain %s (%s); readers find it within a minute", domain, error)
 
     def stamp(self) -> str | None:
-        """Returns a string that differs after each change of the log; None if there is no log yet.
-
-        Raises:
-            Unavailable: there is no store any more. Without this, a lost volume would look like deleted domains.
-        """
+        """Returns a string that differs after each change of the log; None if there is no log yet."""
         try:
             return self.blobs.stamp(self.key)
         except FileNotFoundError:
-            identify(self.blobs)
             return None
 
     def read(self) -> tuple[Change, ...]:
@@ -104,6 +99,8 @@ class ChangeWatch:
         """
         with self._lock:
             now, looked = time.monotonic(), self.log.stamp()
+            if looked is None and self._looked is not None:
+                identify(self.log.blobs)  # raises an error if the whole store is gone: no domain was deleted
             changed: set[str] = set()
             due, seen = now - self._compared >= FULL_LOOK, self._seen
             if looked != self._looked:

@@ -258,7 +258,7 @@ def test_labels_may_be_lines_whose_options_are_in_the_query(server: Server) -> N
     assert as_lines["report"]["labels"] == facts
     assert (as_lines["seed"], as_lines["base"], as_lines["promoted"]) == (3, 1, False)
     matches = sum(pair[2] for pair in drawn)
-    assert facts["weighted"]
+    assert facts["effective_pairs"] < facts["pairs"]
     assert facts["positives"] == pytest.approx(matches / (matches + 5 * (300 - matches)))
     assert all(row["precision"] >= 0.5 and 0 <= row["recall"] <= 1 for row in facts["table"])
     alarms = [row["alarms"] for row in facts["table"]]
@@ -378,7 +378,7 @@ def test_labels_that_might_be_chance_are_not_promoted_unless_always(server: Serv
         job = judged(server, "guessed", guessed, promote=promote)
         assert (job["status"], job["promoted"]) == ("succeeded", promoted), job
         assert any("do not clearly agree" in notice for notice in job["notices"]), job["notices"]
-        assert 0.01 <= job["report"]["labels"]["rank_test"]["p"] <= 0.99
+        assert 0.01 <= job["report"]["labels"]["rank_test"]["p_agree"] <= 0.99
     first = server.calibrate("first", TEXTS, labels=guessed, method="sn")
     assert (first["status"], first["promoted"]) == ("succeeded", False)
     assert "do not clearly agree" in first["report"]["promotion"]

@@ -123,7 +123,7 @@ def test_they_enter_neither_a_reference_nor_a_probability_and_the_report_counts_
         server.client.get(f"/domains/{domain}/versions/1").json()["report"] for domain in ("clean", "mixed")
     )
     assert (mixed["unreadable"], mixed["labels"]["unreadable"]) == (len(UNREADABLE), 7)
-    assert "unreadable" not in clean and "unreadable" not in clean["labels"]
+    assert (clean["unreadable"], clean["labels"]["unreadable"]) == (0, 0)
     for key in ("sentences", "text_sha256", "reference", "raw_reference", "before"):
         assert mixed[key] == clean[key], key
     assert mixed["labels"]["pairs"] == clean["labels"]["pairs"] == 40
