@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from isosim.api.errors import TABLE
 from isosim.api.state import ServiceDep
 from isosim.commands.serving import logged
-from isosim.errors import CallerLeft, IsosimError
+from isosim.errors import CallerLeft, IsosimError, MethodNotAllowed
 from isosim.observability import logs
 from isosim.server.process import Server
 from isosim.settings import Settings
@@ -27,7 +27,7 @@ def fail(kind: str, words: str) -> None:
     """Raises as libraries do, with what they were given in the message."""
     known: dict[str, type[IsosimError]] = {error.__name__: error for error in TABLE}
     if kind in known:
-        raise known[kind](words)
+        raise MethodNotAllowed(words, "GET") if known[kind] is MethodNotAllowed else known[kind](words)
     if kind == "OSError":
         raise OSError(28, "No space left on device", words)
     if kind == "pydantic":
