@@ -266,10 +266,13 @@ def test_lines_with_texts_and_labelled_pairs_of_vectors_and_of_rows(serve: Serve
 
     given: list[list[Any]] = [[VECTORS[row].tolist(), near[row].tolist(), 1] for row in (0, 0, 0, *range(60))]
     given += [[VECTORS[a].tolist(), VECTORS[b].tolist(), 0] for a, b in rng.integers(0, 2000, (60, 2))]
-    again = job_of(server, server.client.post("/domains/default/labels", json={"labels": given}))
+    lines = b"".join(orjson.dumps({"a": a, "b": b, "label": label}) + b"\n" for a, b, label in given)
+    again = job_of(
+        server, server.client.post("/domains/default/labels", content=lines, headers={"content-type": LINES})
+    )
     assert again["status"] == "succeeded", again
     texts = server.client.post("/domains/default/labels", json={"labels": [["a", "b", 1]]})
-    refused(texts, "labels[0][0]", "is not a vector")
+    refused(texts, "computes no vectors")
 
 
 def changed(row: int, column: int, value: float) -> Any:
@@ -327,7 +330,7 @@ def test_text_and_vectors_are_told_apart(server: Server, tiny_server: Server) ->
     refused(calibrate(tiny_server, npy(VECTORS), domain="bad"), "computes vectors itself")
     refused(calibrate(tiny_server, [{"vector": ONE}], domain="bad"), "line 1", "a text is wanted")
     body = {"domain": "bad", "texts": ["a"], "labels": [[[0.5] * 16, "b", 1]]}
-    refused(tiny_server.client.post("/calibrate", json=body), "labels[0][0]", "a text is wanted")
+    refused(tiny_server.client.post("/calibrate", json=body), "labels[0][0]", "should be a valid string")
 
 
 def test_an_idempotency_key_knows_its_body_in_whatever_pieces_it_arrives(serve: Serve, ours: Path) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("isosim")
 
 WITHIN = 0.75  # share of `request_timeout` that a remote encoder may take, so that its failure can be reported in time
+MOST_REMOTE = 600.0  # seconds that a run of a remote encoder may take in a command, whose requests have no time limit
 HUNG = 3  # a remote encoder's run counts as hung after 3 times `request_timeout`
 LOOK_SECONDS = 2.0  # seconds between probes of a remote encoder that has failed
 # Text lengths (tokens) for `warm_up`, because the first run at a new length allocates memory.
@@ -128,7 +129,10 @@ class EncoderParts:
             execution,
             late=self.late,
             gpu_memory=self.settings.gpu_memory_bytes,
-            remote={"seconds": WITHIN * self.settings.request_timeout, "on_request": metrics.observe_remote},
+            remote={
+                "seconds": min(WITHIN * self.settings.request_timeout, MOST_REMOTE),
+                "on_request": metrics.observe_remote,
+            },
             cache=self.cache,
             on_batch=metrics.observe_batch,
         )
