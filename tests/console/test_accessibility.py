@@ -31,7 +31,6 @@ def question(analyst: Analyst) -> None:
 def report(analyst: Analyst, place: str) -> None:
     analyst.go(place)
     analyst.sees("The line stands at")
-    analyst.opens("Details")
     for box in analyst.page.get_by_text("Numbers", exact=True).all():
         box.click()
 
@@ -79,7 +78,6 @@ def match(analyst: Analyst) -> None:
     job = next(one["job"] for one in every if one["rows"] == [len(DUPLICATES)])
     analyst.go(f"#/matches/{job}")
     analyst.sees(re.compile("of them are false"))
-    analyst.opens("Details")
     analyst.page.route(re.compile("/labels$"), lambda route: route.abort("connectionrefused"))
     analyst.page.locator(".pair:not([hidden])").wait_for()
     analyst.page.locator("h1").focus()

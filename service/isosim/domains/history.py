@@ -1,6 +1,5 @@
 """The history of a domain: who changed what, when. Each change of a record adds its entries in the same write."""
 
-from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -44,10 +43,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Block:
-    """Entries that have left the record: those with `(number - 1) // BLOCK` equal to the block's own number."""
+    """Entries that have left the record: those with `(number - 1) // BLOCK` equal to the block's own number. And the
+    domain's next version number and epoch when they left, which tell `DomainStore.repair` what is used up."""
 
     entries: tuple[Entry, ...] = ()
+    next: int = 1
+    epoch: int = 0
 
-    def with_entries(self, more: Iterable[Entry]) -> "Block":
-        known = {entry.number: entry for entry in self.entries} | {entry.number: entry for entry in more}
-        return Block(tuple(known[number] for number in sorted(known)))
+    def joined(self, more: "Block") -> "Block":
+        known = {entry.number: entry for entry in (*self.entries, *more.entries)}
+        entries = tuple(known[number] for number in sorted(known))
+        return Block(entries, max(self.next, more.next), max(self.epoch, more.epoch))

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import partial, reduce
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -195,16 +195,16 @@ class DomainStore:
         goes = now.epoch < after.epoch or not now.versions.keys() <= after.versions.keys()
         leaving = now.history if goes else now.history[:surplus] if surplus >= RECENT else ()
         for block, entries in groupby(leaving, lambda entry: (entry.number - 1) // BLOCK):
-            self._keep_block(f"{name}/{block:05d}", tuple(entries))
+            self._keep_block(f"{name}/{block:05d}", Block(tuple(entries), after.next, after.epoch))
         return replace(after, changes=now.changes + len(new), history=(*now.history[len(leaving) :], *new))
 
-    def _keep_block(self, key: str, entries: tuple[Entry, ...]) -> None:
+    def _keep_block(self, key: str, more: Block) -> None:
         """Adds entries to a block. What a damaged one held is lost, and stops no change."""
         try:
-            self.blocks.change(key, partial(extended, entries=entries))
+            self.blocks.change(key, partial(extended, more=more))
         except CorruptArtifact as error:
             log.error("a part of the history is lost: %s", error)
-            self.blocks.rebuild(key, lambda _: Block(entries))
+            self.blocks.rebuild(key, lambda _: more)
 
     def history(self, name: str, before: int | None = None) -> Iterator[Entry]:
         """The changes of a domain, newest first, also of a deleted one; only those with numbers below `before`.
@@ -476,14 +476,15 @@ class DomainStore:
     def _rebuilt(self, name: str, content: bytes) -> Domain:
         """A domain out of a damaged record's content."""
         part = salvaged(self.records, content)
-        blocks = (self._block(name, number) for number in self._block_numbers(name))
+        blocks = [self._block(name, number) for number in self._block_numbers(name)]
         older = [entry for block in blocks for entry in block.entries]
         manifests, unknown = self._manifests(name)
         newest = max((epoch for _, epoch, _ in manifests), default=0)
+        left = reduce(Block.joined, blocks, Block())
         deletions = sum(entry.what == "domain_deleted" for entry in older)
         # The lost record may have the entry of one more deletion. A revision that cannot be read is replaced by the
         # time in microseconds: it is higher than any number of changes, and JavaScript can represent it.
-        lost = {"epoch": max(newest, deletions + 1), "revision": time.time_ns() // 1000}
+        lost = {"epoch": max(newest, deletions + 1, left.epoch), "revision": time.time_ns() // 1000}
         domain = Domain(**lost | part)
         whole = [version for version, epoch, whole in manifests if whole and epoch == part.get("epoch", newest)]
         versions = {version.number: version for version in whole if version.number > 0}
@@ -496,7 +497,7 @@ class DomainStore:
             domain,
             versions=versions,
             aliases={digest: kept_of(aliases, versions) for digest, aliases in domain.aliases.items()},
-            next=max(domain.next, 1 + max(numbers, default=0)) + unknown,
+            next=max(domain.next, left.next, 1 + max(numbers, default=0)) + unknown,
             revision=domain.revision + 1,
             # Numbers of lost entries are not used again either; a revision made from the time is higher than all.
             changes=part.get("changes", domain.revision),
@@ -567,8 +568,8 @@ def salvaged(records: Records[Any], content: bytes) -> dict[str, Any]:
     return found
 
 
-def extended(there: Block | None, entries: Iterable[Entry]) -> Block:
-    return (there or Block()).with_entries(entries)
+def extended(there: Block | None, more: Block) -> Block:
+    return (there or Block()).joined(more)
 
 
 def announce(name: str, history: Iterable[Entry], seen: int) -> None:
