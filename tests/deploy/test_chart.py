@@ -193,7 +193,7 @@ REFUSALS: dict[str, tuple[Values, str]] = {
         merged(IMAGE, KEYS, OWN_REDIS, {"backup": {"schedule": "15 3 * * *", "destination": "s3://backups/all.tar"}}),
         "destination",
     ),
-    "a test's key for nobody": (
+    "a test's key where requests need none": (
         merged(IMAGE, ANYBODY, OWN_REDIS, {"access": {"testKeySecret": {"name": "key"}}}), "requests need no key",
     ),
     "a sidecar without an image": (

@@ -221,7 +221,7 @@ class Registry:
             if ref.version == "champion":
                 self._report(name, error)
             raise
-        if self.away and not record.versions:  # a lost volume holds no domains, and nobody has deleted them
+        if self.away and not record.versions:  # its volume is lost; no domain was deleted
             raise Unavailable("the model store cannot be read")
         if isinstance(ref.version, int):
             return await self._pinned(name, record, ref.version)

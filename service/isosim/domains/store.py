@@ -476,28 +476,26 @@ class DomainStore:
     def _rebuilt(self, name: str, content: bytes) -> Domain:
         """A domain out of a damaged record's content."""
         part = salvaged(self.records, content)
-        blocks = [self._block(name, number) for number in self._block_numbers(name)]
-        older = [entry for block in blocks for entry in block.entries]
+        older = reduce(Block.joined, (self._block(name, number) for number in self._block_numbers(name)), Block())
         manifests, unknown = self._manifests(name)
         newest = max((epoch for _, epoch, _ in manifests), default=0)
-        left = reduce(Block.joined, blocks, Block())
-        deletions = sum(entry.what == "domain_deleted" for entry in older)
+        deletions = sum(entry.what == "domain_deleted" for entry in older.entries)
         # The lost record may have the entry of one more deletion. A revision that cannot be read is replaced by the
         # time in microseconds: it is higher than any number of changes, and JavaScript can represent it.
-        lost = {"epoch": max(newest, deletions + 1, left.epoch), "revision": time.time_ns() // 1000}
+        lost = {"epoch": max(newest, deletions + 1, older.epoch), "revision": time.time_ns() // 1000}
         domain = Domain(**lost | part)
         whole = [version for version, epoch, whole in manifests if whole and epoch == part.get("epoch", newest)]
         versions = {version.number: version for version in whole if version.number > 0}
         versions |= {version.number: version for version in domain.versions.values() if version.number > 0}
         numbers = {*versions, *(version.number for version, _, _ in manifests)}
-        numbers |= {entry.after for entry in (*older, *domain.history) if entry.what == "version_published"}
+        numbers |= {entry.after for entry in (*older.entries, *domain.history) if entry.what == "version_published"}
         # The lost record may have given a number to each manifest that has none.
         unknown += sum(version.number == 0 for version, _, _ in manifests)
         domain = replace(
             domain,
             versions=versions,
             aliases={digest: kept_of(aliases, versions) for digest, aliases in domain.aliases.items()},
-            next=max(domain.next, left.next, 1 + max(numbers, default=0)) + unknown,
+            next=max(domain.next, older.next, 1 + max(numbers, default=0)) + unknown,
             revision=domain.revision + 1,
             # Numbers of lost entries are not used again either; a revision made from the time is higher than all.
             changes=part.get("changes", domain.revision),
