@@ -31,7 +31,7 @@ def question(analyst: Analyst) -> None:
 def report(analyst: Analyst, place: str) -> None:
     analyst.go(place)
     analyst.sees("The line stands at")
-    for box in analyst.page.get_by_text("Numbers", exact=True).all():
+    for box in analyst.page.get_by_text("Numbers", exact=True).locator("visible=true").all():
         box.click()
 
 

@@ -18,6 +18,7 @@ from scipy.stats import norm
 from isosim.arrays import Doubles, Mask
 from isosim.errors import InvalidInput
 from isosim.fitting.recall import TAIL, at_thresholds
+from isosim.jobs.requirements import check_worth
 from isosim.scoring.probability import ProbabilityMap, evidence
 from isosim.scoring.reference import ReferenceDistribution
 
@@ -34,7 +35,6 @@ SMOOTHNESS = 1.0  # strength of the prior that keeps neighbouring slopes similar
 GRID = 129  # number of knots of a stored curve
 LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
 FEWEST_ABOVE = 10  # a precision is stated for a threshold only if at least this many pairs reach the threshold
-LEAST_WORTH = 10  # minimum effective sample size of weighted pairs, by Kish's formula
 BOOTSTRAPS = 200  # samples of the pairs for the intervals of thresholds
 BINS, PAIRS_A_BIN = 15, 10  # of a reliability curve: largest number of bins, and smallest number of pairs in a bin
 NEIGHBOURS = 0.2  # `within_scores` compares each pair with this share of all pairs
@@ -92,13 +92,9 @@ def check_pairs(
 
 
 def checked_weights(weights: Doubles) -> Doubles:
-    """Weights (M,), scaled to mean 1. Raises InvalidInput if the effective number of pairs is below 10."""
+    """Weights (M,), scaled to mean 1. Raises InvalidInput if the effective number of pairs is below LEAST_WORTH."""
     relative = weights / weights.max()
-    if (worth := effective(relative)) < LEAST_WORTH:
-        raise InvalidInput(
-            f"a few of the {len(weights)} labelled pairs have most of the weight, so that all of them are worth only "
-            f"{worth:.1f} equally weighted pairs; at least {LEAST_WORTH} are needed: add pairs or use more even weights"
-        )
+    check_worth(len(weights), effective(relative))
     even: Doubles = relative / relative.mean()
     return even
 

@@ -22,7 +22,7 @@ FEWEST_LABELS = 20  # minimum number of distinct labelled pairs
 # of the domain's text.
 MOST_UNREADABLE = 0.5
 NAMED = 5  # number of labels that an error or a report names
-MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
+LEAST_WORTH = 10  # minimum effective sample size of weighted pairs
 
 
 def fewest_sentences(method: str, dim: int) -> int:
@@ -95,7 +95,7 @@ class LabelSummary:
         self.others = 0  # number of labels other than 0 and 1, if `kind` is matches
         self._others: list[str] = []  # where the first of them are, and their values
         self.lowest, self.highest = float("inf"), float("-inf")
-        self.lightest, self.heaviest = float("inf"), 0.0
+        self._heaviest, self._weight, self._squares = 0.0, 0.0, 0.0  # the sums in units of the heaviest
         self._pairs: set[tuple[str, str]] = set()  # distinct pairs; once there are FEWEST_LABELS, no more are kept
 
     def add(self, pair: LabelledPair, where: str) -> None:
@@ -116,7 +116,11 @@ class LabelSummary:
         if not 0 <= label <= HIGHEST_GRADE:
             raise InvalidInput(f"{where}: label {label:g}: grades are within 0–1 or 0–5")
         self.lowest, self.highest = min(self.lowest, label), max(self.highest, label)
-        self.lightest, self.heaviest = min(self.lightest, weight), max(self.heaviest, weight)
+        if weight > self._heaviest:
+            scale, self._heaviest = self._heaviest / weight, weight
+            self._weight, self._squares = self._weight * scale, self._squares * scale**2
+        self._weight += weight / self._heaviest
+        self._squares += (weight / self._heaviest) ** 2
         if len(self._pairs) < FEWEST_LABELS:
             self._pairs.add(unordered(pair))
 
@@ -127,7 +131,7 @@ class LabelSummary:
 
         Raises:
             InvalidInput: labels of matches are neither 0 nor 1, there are too few distinct pairs, all labels are
-                equal, or the weights differ too much.
+                equal, or a few have most of the weight.
         """
         if self.others:
             more = ", …" * (self.others > len(self._others))
@@ -144,11 +148,16 @@ class LabelSummary:
         if self.lowest == self.highest:
             needed = "both kinds, 0 and 1" if self.lowest in (0.0, 1.0) else "more than one grade"
             raise InvalidInput(f"labels: all are {self.lowest:g}; a probability needs {needed}")
-        if self.lightest * MOST_UNEVEN < self.heaviest:
-            raise InvalidInput(
-                f"labels: weights from {self.lightest:g} to {self.heaviest:g}; the largest may be at most "
-                f"{MOST_UNEVEN:,.0f} times the smallest"
-            )
+        check_worth(self.pairs, self._weight**2 / self._squares)
+
+
+def check_worth(pairs: int, worth: float) -> None:
+    """Raises InvalidInput for too few pairs. `worth`: the number of equally weighted pairs that tell as much."""
+    if worth < LEAST_WORTH:
+        raise InvalidInput(
+            f"a few of the {pairs} labelled pairs have most of the weight, so that all of them are worth only "
+            f"{worth:.1f} equally weighted pairs; at least {LEAST_WORTH} are needed: add pairs or use more even weights"
+        )
 
 
 def check_labels(labels: Iterable[LabelledPair], kind: str = "matches", *, left_out: str = "") -> None:

@@ -31,6 +31,7 @@ WIDTHS: dict[Literal["precision", "recall"], float] = {
 }  # of the intervals at which the answer asks for no more judgements
 NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge about 50 of them"
 Cells = list[Any]
+STRATUM = 5  # judged pairs of one weight: with a weight each, chance alone would halve what the labels are worth
 JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity"]  # names that readers of labels know
 SCORES = ["similarity", "percentile", "probability", "label", *FLAGS]
 COPY, NONE = (1.0, None, None, None, False, False), (None,) * len(SCORES)  # of rows with the same text; of no match
@@ -267,12 +268,15 @@ class View:
             yield [number, len(members), lowest, row == central, found.number, found.text, *found.cells]
 
     def _judged(self) -> Iterator[Cells]:
-        """All judged pairs. Each stands for the candidates that are nearer to it than to any other judged one."""
+        """All judged pairs. STRATUM neighbours together stand for the candidates that are nearest to one of them."""
         pairs, labels = self.result.judged
         found, count = self.result.found, len(self.candidates.similarity)
         between = (pairs[1:] + pairs[:-1] + 1) / 2
-        weights = np.diff(np.concatenate([[0.0], between, [count]]))[: len(pairs)].tolist()
-        for pair, label, weight in zip(pairs.tolist(), labels.tolist(), weights, strict=True):
+        nearest = np.diff(np.concatenate([[0.0], between, [count]]))[: len(pairs)]
+        starts = np.arange(0, len(pairs), STRATUM)
+        sizes = np.diff(np.append(starts, len(pairs)))
+        weights = np.repeat(np.add.reduceat(nearest, starts) / sizes, sizes) if len(pairs) else nearest
+        for pair, label, weight in zip(pairs.tolist(), labels.tolist(), weights.tolist(), strict=True):
             a = self._row(0, int(found.left.first[self.candidates.left[pair]]))
             b = self._row(-1, int(found.right.first[self.candidates.right[pair]]))
             yield [a.number, b.number, a.text, b.text, label, weight, self.candidates.similarity[pair]]
