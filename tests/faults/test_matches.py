@@ -17,10 +17,12 @@ def test_a_killed_process_of_a_match_is_followed_by_another(serve: Serve, store:
     posted = server.client.post("/matches", files={"a": ("a.txt", "\n".join(LONG))})
     assert posted.status_code == 202, posted.text
     place = f"/matches/{posted.json()['job']}"
-    wait_until(lambda: server.client.get(place).json()["stage"] in ("embedding", "calibrating", "matching"), 120, 0.01)
+    best = wait_until(lambda: server.client.get(place).json()["best"], 120, 0.01)  # while the rest is computed
+    assert all(LONG[pair["row_a"] - 1] == pair["a"] and LONG[pair["row_b"] - 1] == pair["b"] for pair in best)
     os.kill(at_work(server), signal.SIGKILL)
     found = wait_until(lambda: (state := server.client.get(place).json())["status"] in ENDED and state, 300)
-    assert found["status"] == "succeeded", found
+    assert (found["status"], found["best"]) == ("succeeded", None), found
+    assert not [*store.glob("matches/*/*/best")]
     assert "attempt 1: the job's process was killed" in found["notices"][0]
     assert len(server.client.get(f"{place}/result").content.splitlines()) >= len(LONG)  # more where pairs are equal
     assert not [*store.glob("input/*"), *store.glob("open/*/*")]

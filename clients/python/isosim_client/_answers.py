@@ -196,6 +196,14 @@ class Histogram:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlyPair:
+    row_a: int
+    row_b: int
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Match(Ending):
     """The state of a match. Times are ISO 8601, UTC.
 
@@ -217,6 +225,7 @@ class Match(Ending):
     rows: tuple[int, ...] = ()  # rows with a text, of each file
     columns: tuple[tuple[str, ...], ...] = ()  # other columns of each file
     encoder: str = ""  # digest
+    best: tuple[EarlyPair, ...] | None = None  # while it runs: the most similar pairs so far
     scale: dict[str, Any] | None = None  # domain, version and method; no domain if the scale belongs to the match
     distinct: tuple[int, ...] | None = None  # different texts of each file
     copies: tuple[int, ...] | None = None  # rows of each file that repeat an earlier text

@@ -127,6 +127,7 @@ export function progress(stop) {
     const words = STAGES[now.stage] ?? now.stage;
     if (stage.textContent !== words) stage.textContent = words; // announced once, not at every percent
     bar.value = now.progress;
+    if (from && now.progress < from.progress) from = null; // it has begun again
     if (now.stage === "embedding") from ??= { time: performance.now(), progress: now.progress };
     const made = from ? now.progress - from.progress : 0;
     const done = `${Math.round(now.progress * 100)} %`;

@@ -27,14 +27,15 @@ const FORMATS = { xlsx: "Excel workbook", csv: "CSV", ndjson: "Lines of JSON" };
 export async function openMatch(id, context) {
   const where = path("matches", id);
   const first = await call("GET", where, { signal: context.signal });
-  const [place, lost] = [h("div", { class: "stack" }), h("div", { class: "stack" })];
+  const [place, lost, early] = [1, 2, 3].map(() => h("div", { class: "stack" }));
   let live = null;
 
   async function show(match) {
     lost.replaceChildren();
     if (ACTIVE.has(match.status)) {
-      if (!live) place.replaceChildren(h("section", { class: "card" }, live = progress(async () => { if (await removeMatch(match, context)) context.reload(); })));
+      if (!live) place.replaceChildren(h("section", { class: "card" }, live = progress(async () => { if (await removeMatch(match, context)) context.reload(); })), early);
       live.update(match);
+      if (match.best?.length) early.replaceChildren(...bestSoFar(match.best));
     } else if (match.status === "succeeded") {
       const whole = match.answer ? match : await call("GET", where, { signal: context.signal });
       place.replaceChildren(...resultOf(whole, context));
@@ -55,6 +56,16 @@ export async function openMatch(id, context) {
     h("p", { class: "trail" }, h("a", { href: "#/" }, "Find matches"), " / ", id.slice(0, 8)),
     h("h1", {}, `Matches in ${nameOf(first)}`),
     place, lost,
+  ];
+}
+
+function bestSoFar(pairs) {
+  const cell = (text) => h("td", { class: "sample", dir: "auto" }, text);
+  const rows = pairs.slice(0, SHOWN).map(({ row_a, row_b, a, b }) => [`${count(row_a)} and ${count(row_b)}`, cell(a), cell(b)]);
+  return [
+    h("h2", {}, "The most alike so far"),
+    h("p", { class: "muted" }, "Among the texts that are read already. More follow, and then how alike they are."),
+    table("The most alike so far", ["Rows", "A text", "Another text"], rows, { class: "stacked found" }),
   ];
 }
 

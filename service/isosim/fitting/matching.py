@@ -26,6 +26,8 @@ from isosim.scoring.similarity import normalized
 
 MOST = 5_000_000  # candidates; 60 MB
 BLOCK = 4096  # vectors that are calibrated at once, to save memory
+# The best pairs are shown once as many texts are embedded, and whenever there are GROWTH times as many.
+FIRST_LOOK, GROWTH, SHOWN = 1000, 4, 100
 # Stages of a match that calibrates to the posted text, with its progress, 0–1, at the beginning and at the end of each.
 STAGES = {"embedding": (0.0, 0.7), "calibrating": (0.7, 0.9), "matching": (0.9, 0.99)}
 
@@ -60,11 +62,14 @@ def match_job(
     *,
     threads: int,
     sending: Sending = lambda _: None,
+    show: Callable[[Rows, Rows], object] = lambda left, right: None,
 ) -> Match:
     """Embeds the distinct texts, fits or loads a scale and finds candidates; writes nothing.
 
     Args:
         files: one file of rows (`jobs/matches.py`), whose rows are compared with each other, or two.
+        show: is told the most similar pairs of the texts that are embedded so far, by their raw similarity: the rows
+            of both texts.
 
     Raises:
         EmptyInput: a file has no readable text.
@@ -78,7 +83,7 @@ def match_job(
     encode = open_texts(encoder, threads, sending=sending)
     stages = Stages(report, STAGES)
     with stages("embedding") as progress:
-        encodings = encode(texts, progress)
+        encodings = embedded(texts, rows, encode, progress, show)
     sides = tuple(side_of(numbers, encodings.unreadable) for numbers in rows)
     for number, side in enumerate(sides):
         if not len(side.first):
@@ -122,6 +127,56 @@ def read_texts(path: Path, number_of: dict[str, int]) -> Rows:
     with path.open("rb") as lines:
         every = (orjson.loads(line)[1] for line in lines)
         return np.array([number_of.setdefault(text, len(number_of)) for text in every], np.intp)
+
+
+def embedded(
+    texts: Sequence[str],
+    rows: Sequence[Rows],
+    encode: TextEncoder,
+    progress: Callable[[float], None],
+    show: Callable[[Rows, Rows], object],
+) -> Encodings:
+    """Encodes the texts in parts, with texts of every file in each, and shows the best pairs after each but the last.
+
+    `rows`: for each file the numbers of its rows' texts. `show` gets the first rows of both texts of each pair.
+    """
+    firsts = [np.unique(numbers, return_index=True) for numbers in rows]
+    turn = np.full(len(texts), len(texts))
+    for numbers, first in firsts:
+        turn[numbers] = np.minimum(turn[numbers], np.argsort(np.argsort(first)))
+    order = np.argsort(turn, kind="stable")
+    whole: Encodings | None = None
+    start, stop = 0, FIRST_LOOK
+    while start < len(texts):
+        stop = stop if stop * 2 <= len(texts) else len(texts)  # a look at almost everything would come too late
+
+        def advance(share: float, start: int = start, stop: int = stop) -> None:
+            progress((start + share * (stop - start)) / len(texts))
+
+        part = encode([texts[number] for number in order[start:stop]], advance)
+        whole = whole or Encodings.build(len(texts), part.vectors.shape[1])
+        for name, column in vars(whole).items():
+            column[order[start:stop]] = getattr(part, name)
+        if stop < len(texts):
+            known = order[:stop][~whole.unreadable[order[:stop]]]
+            show(*best_pairs(whole.vectors, firsts, known))
+        start, stop = stop, stop * GROWTH
+    return whole or encode(texts)
+
+
+def best_pairs(vectors: Vectors, firsts: Sequence[tuple[Rows, Rows]], known: Rows) -> tuple[Rows, Rows]:
+    """The first rows of both texts of the SHOWN most similar pairs of known texts. (P,), (P,)
+
+    `firsts`: for each file the numbers of its texts, ascending, and the first row of each.
+    """
+    sides = []
+    for numbers, first in firsts:
+        there = np.isin(numbers, known)
+        sides.append((normalized(vectors[numbers[there]]), first[there]))
+    if not all(len(unit) for unit, _ in sides):
+        return np.empty(0, np.intp), np.empty(0, np.intp)
+    best = candidates.find(*(unit for unit, _ in sides), most=MOST)
+    return sides[0][1][best.left[:SHOWN]], sides[-1][1][best.right[:SHOWN]]
 
 
 def side_of(numbers: Rows, unreadable: Any) -> Side:

@@ -5,6 +5,7 @@ for a while, and belong to the API key that posted the texts.
     matches/<owner>/<job>/candidates.npz     `Found`
     matches/<owner>/<job>/vectors.npy        calibrated vectors of one file's texts in float16, for clusters
     matches/<owner>/<job>/scale.npz          the domain model that gives percentiles and thresholds
+    matches/<owner>/<job>/best               `BestPair`s of a job that still runs
     matches/<owner>/<job>/state.json         the record `Judgements`; written last: without it there is no result
 """
 
@@ -12,7 +13,7 @@ import logging
 import mmap
 import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,7 @@ from isosim.store.blobs import Blobs
 from isosim.store.records import Records
 
 PREFIX, CANDIDATES, SCALE, UNIT, STATE = "matches/", "candidates.npz", "scale.npz", "vectors.npy", "state"
+BEST = "best"
 TOUCH = 600.0  # s: a use is recorded only if the last recorded one is older, so that most reads write nothing
 MOST_LABELS = 100_000  # judgements on one result
 
@@ -46,6 +48,15 @@ class Row(NamedTuple):
     number: int  # of the line or row in the file, counted from 1
     text: str
     cells: list[str]  # of the other columns
+
+
+class BestPair(NamedTuple):
+    """Two rows that are among the most similar ones so far."""
+
+    row_a: int
+    row_b: int
+    a: str
+    b: str
 
 
 @dataclass(frozen=True)
@@ -150,6 +161,24 @@ class MatchStore:
     def _records(self, job: Job) -> Records[Judgements]:
         return Records(self.blobs, Judgements, place_of(job))
 
+    def show(self, job: Job, files: Sequence[Path], left: Rows, right: Rows) -> None:
+        """Shows the pairs of these rows of the first and of the last file while the job runs."""
+        one, other = RowFile(files[0]), RowFile(files[-1])
+        ends = ((one[a], other[b]) for a, b in zip(left.tolist(), right.tolist(), strict=True))
+        content = orjson.dumps([(a.number, b.number, a.text, b.text) for a, b in ends])
+        with suppress(IsosimError, OSError):  # the job goes on without
+            self.blobs.write(place_of(job) + BEST, content)
+
+    def best(self, job: Job) -> list[BestPair] | None:
+        """What was shown last; None if nothing was, or if the job does not run any more."""
+        if job.status.ended:
+            return None
+        try:
+            content, _ = self.blobs.read(place_of(job) + BEST)
+        except FileNotFoundError:
+            return None
+        return [BestPair(*pair) for pair in orjson.loads(content)]
+
     def publish(
         self, job: Job, files: Collection[Path], found: Found, model: DomainModel, vectors: Vectors | None
     ) -> None:
@@ -171,6 +200,7 @@ class MatchStore:
                 file.flush()
                 self.blobs.upload(place + name, Path(file.name))
         self._records(job).create(STATE, Judgements(now()))
+        self.blobs.delete([place + BEST])
 
     def judgements(self, job: Job) -> Judgements:
         """Records a use of the result. Raises NotFound if it was removed, or not used for too long."""

@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -192,10 +193,13 @@ def match(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Re
 
     blobs = opened(settings.model_store)
     domains, encoder = DomainStore(blobs), encoder_of(settings, job)
-    sending = Allowance(encoder.id, settings.max_remote_texts)
+    sending, results = Allowance(encoder.id, settings.max_remote_texts), MatchStore(blobs, settings.keep_results)
     with jobs.posted(job) as posted:
         files = posted.rows()
-        made = match_job(job.request, files, encoder, domains, reporter, threads=settings.threads, sending=sending)
+        made = match_job(
+            job.request, files, encoder, domains, reporter, threads=settings.threads, sending=sending,
+            show=partial(results.show, job, files),
+        )  # fmt: skip
         check_epoch(domains, job)
         link.ask_to_publish()
         version, promoted = None, False
@@ -203,7 +207,7 @@ def match(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Re
             published = made.scale.fit.publish(domains, job)
             version, promoted = published.version, published.promoted
             made.scale.facts.update(domain=job.request.domain, version=version)
-        MatchStore(blobs, settings.keep_results).publish(job, files, made.found, made.scale.model, made.vectors)
+        results.publish(job, files, made.found, made.scale.model, made.vectors)
     return {"version": version, "promoted": promoted, "report": made.report | {"notices": made.notices}}
 
 

@@ -234,10 +234,14 @@ Show = Callable[[Job], BaseModel]
 
 async def changes(service: Service, job_id: str, show: Show) -> AsyncIterator[ServerSentEvent]:
     """The states of a job, at each change, until it ends or the server stops."""
+
+    def look() -> tuple[Job, BaseModel]:
+        job = service.jobs.read(job_id)
+        return job, show(job)
+
     last = None
     while True:
-        job = await service.job_reads(service.jobs.read, job_id)
-        now = show(job)
+        job, now = await service.job_reads(look)
         if now != last:
             yield ServerSentEvent(data=now, event="state")
             last = now

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
@@ -18,6 +19,7 @@ from isosim.api.calibration.files import FILE, one_of_few, sent, temporary
 from isosim.api.calibration.schemas import JobFacts
 from isosim.api.matches.schemas import (
     Answer,
+    EarlyPair,
     Histogram,
     Judged,
     Matches,
@@ -155,6 +157,14 @@ def state(
     )  # fmt: skip
 
 
+def so_far(service: Service, job: Job) -> MatchState:
+    """The state of a match, with the best pairs while it runs. Reads the store."""
+    best = service.results.best(job)
+    now = state(job)
+    now.best = None if best is None else [EarlyPair(**pair._asdict()) for pair in best]
+    return now
+
+
 @router.get("", response_model=Matches, dependencies=READ)
 async def list_matches(
     service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100
@@ -175,7 +185,7 @@ async def get_match(job: MatchDep, service: ServiceDep, trace: TraceDep, wanted:
     are expected to be false and what share of the matches they are. Without a target, as many pairs as there are texts.
     """
     if job.status.value != "succeeded":
-        return state(job)
+        return await service.job_reads(so_far, service, job)
 
     def look(result: Result) -> MatchState:
         answer = view_of(service, trace, result, wanted).answer
@@ -187,7 +197,7 @@ async def get_match(job: MatchDep, service: ServiceDep, trace: TraceDep, wanted:
 @router.get("/{job_id}/events", dependencies=STREAM, response_class=EventSourceResponse)
 async def match_events(job: MatchDep, service: ServiceDep) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events with the match's state at each change, until it ends."""
-    async for event in changes(service, job.id, state):
+    async for event in changes(service, job.id, partial(so_far, service)):
         yield event
 
 

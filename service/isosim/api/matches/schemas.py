@@ -87,6 +87,13 @@ class Histogram(BaseModel):
     others: list[int] = Field(description="judged pairs of different meaning")
 
 
+class EarlyPair(BaseModel):
+    row_a: int
+    row_b: int
+    a: str
+    b: str
+
+
 class MatchState(JobFacts):
     seconds: float = Field(description="rough estimate of the run time, on two cores of a CPU")
     files: list[str] = Field(description="names of the files; empty if they were posted without names")
@@ -98,6 +105,11 @@ class MatchState(JobFacts):
     candidates: int | None = Field(default=None, description="number of pairs that were kept, the most similar ones")
     floor: float | None = Field(default=None, description="all pairs of at least this similarity are candidates")
     pairs: int | None = Field(default=None, description="number of pairs that were compared")
+    best: list[EarlyPair] | None = Field(
+        default=None,
+        description="while the job runs: the hundred most similar pairs of the texts that are embedded so far, by the "
+        "encoder's own similarity",
+    )
     judged: int | None = None
     until: str | None = Field(
         default=None, description="when texts, pairs and judgements are removed, unless used again"
