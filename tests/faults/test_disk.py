@@ -1,6 +1,8 @@
 """The volume of the model store is full or read-only: scoring goes on, answers are clear, nothing half-made stays."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import httpx
@@ -8,7 +10,7 @@ import pytest
 
 from isosim.store.blobs import LOCKS
 from tests.faults.conftest import root
-from tests.faults.jobs import TEXTS, becomes, held_job, holds, state, whole_versions
+from tests.faults.jobs import LONG, TEXTS, at_work, becomes, held_job, holds, state, whole_versions
 from tests.faults.load import Load
 from tests.faults.volume import PAGE, Volume
 from tests.processes import Serve, score, wait_until
@@ -46,6 +48,7 @@ def test_an_upload_that_does_not_fit_is_refused_and_leaves_nothing(volume: Volum
                     "/calibrate?domain=large", content=large, headers={"content-type": "text/plain"}
                 )
                 unavailable(answer, "No space left")
+                unavailable(server.client.post("/matches", files={"a": ("a.txt", large)}), "No space left")
                 assert half_made(volume.store) == []
         load.answered(10)
     load.nothing_was_lost(10)
@@ -70,6 +73,24 @@ def test_a_disk_that_is_full_during_a_fit_delays_the_job(with_news: Volume, serv
     assert whole_versions(volume.store, "news") == [1, 2, 3]
     assert half_made(volume.store / "domains") == half_made(volume.store / "versions") == []
     assert not holds(volume.store, TEXTS[7])
+
+
+def test_a_disk_that_is_full_during_a_match_delays_it(volume: Volume, serve: Serve) -> None:
+    server = serve(model_store=volume.store, encoder="tiny")
+    posted = server.client.post("/matches", files={"a": ("a.txt", "\n".join(LONG))})
+    assert posted.status_code == 202, posted.text
+    place = f"/matches/{posted.json()['job']}"
+    wait_until(lambda: server.client.get(place).json()["best"], 120, 0.01)
+    child = at_work(server)
+    os.kill(child, signal.SIGSTOP)
+    with volume.full(leaving=4 * PAGE):
+        os.kill(child, signal.SIGCONT)
+        wait_until(lambda: "No space left" in "".join(server.client.get(place).json()["notices"]), 120)
+        assert server.client.get(f"{place}/result").status_code == 409
+    found = wait_until(lambda: (now := server.client.get(place).json())["finished"] and now, 120)
+    assert (found["status"], found["best"]) == ("succeeded", None), found
+    assert len(server.client.get(f"{place}/result").content.splitlines()) >= len(LONG)
+    assert half_made(volume.store) == [] == [*volume.store.glob("input/*")]
 
 
 def test_a_read_only_store_is_scored_from_and_refuses_changes_clearly(with_news: Volume, serve: Serve) -> None:
