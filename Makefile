@@ -73,7 +73,6 @@ monitoring:
 
 faults:
 	$(call installed,ip,iproute2)
-	$(call installed,iptables,iptables)
 
 model_store/encoders/minilm: | .venv/run
 	@echo "exporting the default encoder, once (about a minute)"

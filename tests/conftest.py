@@ -31,7 +31,6 @@ GROUPS = {
     "tests/docs/test_object_storage_page.py": "encoder",
     "tests/faults/": "faults",
     "tests/api/scoring/test_meaning.py": "calibration",
-    "tests/answers/": "encoder",
     "tests/api/domains/test_migration.py": "calibration",
     "tests/modelling/encoder/test_architectures.py": "calibration",
     "tests/modelling/calibration/test_languages.py": "calibration",

@@ -16,7 +16,7 @@ from isosim.store.blobs import address_of
 from isosim_client import Threshold
 from tests.commands.conftest import Run
 from tests.objects import objects  # noqa: F401 - a fixture
-from tests.stores import copy_version, domains_of, files_of, jobs_of, post_job, record_of
+from tests.stores import copy_version, domains_of, jobs_of, post_job, record_of
 from tests.text import sentences
 
 
@@ -95,24 +95,6 @@ def test_promote_and_rollback_change_who_answers(run: Run, own_store: Path, tiny
         ("rolled_back", 2, "command"), ("promoted", 1, "command"),
     ]  # fmt: skip
     assert len(done.stderr.splitlines()) == len(back.stderr.splitlines()) == 1  # the change, for the log
-
-
-def test_what_the_api_refuses_is_refused(run: Run, own_store: Path) -> None:
-    def refused(*words: str) -> str:
-        done = run("domains", *words, "--yes", model_store=own_store)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.count("\n") == 1
-        return done.stderr
-
-    assert "is champion or previous and cannot be deleted" in refused("delete", "tickets", "1")
-    assert "has no previous version to roll back to" in refused("rollback", "default")
-    assert "has no version 9" in refused("promote", "tickets", "9")
-    assert "no domain 'nowhere'" in refused("rollback", "nowhere")
-    assert "no domain 'nowhere'; isosim domains lists" in refused("delete", "nowhere", "1")
-    broken = files_of(own_store, "tickets", 1) / "reference.npz"
-    broken.write_bytes(broken.read_bytes() + b"x")
-    assert "does not match its SHA-256" in refused("promote", "tickets", "1")
-    assert "does not match its SHA-256" in refused("rollback", "tickets")
 
 
 def test_a_domain_is_deleted_with_its_versions_and_again_without_complaint(run: Run, own_store: Path) -> None:

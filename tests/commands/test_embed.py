@@ -4,28 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.commands.conftest import Run
-from tests.processes import Serve
 from tests.text import sentences
 
 TEXTS = sentences(20)
-STDIN = "\n".join(TEXTS) + "\n"
-
-
-@pytest.mark.parametrize("options", [{}, {"space": "raw"}, {"normalize": False}, {"domain": "tickets@1"}])
-def test_vectors_are_the_servers(run: Run, serve: Serve, own_store: Path, options: dict[str, object]) -> None:
-    server = serve(model_store=own_store, encoder="tiny")
-    asked = {"domain": "tickets"} | options
-    words = ["--domain", str(asked["domain"]), "--space", str(asked.get("space", "calibrated"))]
-    words.append("--normalize" if asked.get("normalize", True) else "--no-normalize")
-    expected = server.client.post("/embed", json={"inputs": TEXTS[:1], **asked}).json()
-    done = run("embed", *words, stdin=TEXTS[0])
-    assert [json.loads(line) for line in done.stdout.splitlines()] == expected  # one text: bit for bit
-    every = server.client.post("/embed", json={"inputs": TEXTS, **asked}).json()
-    found = [json.loads(line) for line in run("embed", *words, stdin=STDIN).stdout.splitlines()]
-    np.testing.assert_allclose(found, every, atol=1e-5)
 
 
 def test_a_numpy_file_holds_a_row_a_line(run: Run, tmp_path: Path) -> None:

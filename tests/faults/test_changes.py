@@ -37,11 +37,6 @@ def champion(response: httpx.Response) -> int:
     return found
 
 
-def refused(response: httpx.Response, word: str) -> None:
-    assert (response.status_code, response.json()["error_type"]) == (409, "Conflict"), response.text
-    assert word in response.json()["error"]
-
-
 def test_a_change_is_answered_as_made_whatever_cannot_be_read_after_it(server: Server, news: Path) -> None:
     place = news / "changes.json"
     place.rename(news / "away.json")
@@ -84,16 +79,3 @@ def test_changes_whose_answers_are_lost_are_made_once(server: Server, news: Path
     assert [version["version"] for version in server.client.get(NEWS).json()["versions"]] == [1, 2]
     client().add_labels("news", LABELS)
     assert len(server.client.get("/calibrate").json()["jobs"]) == 1
-
-
-def test_labels_start_from_the_revision_that_was_seen(server: Server) -> None:
-    revision = server.client.get(NEWS).json()["revision"]
-    body = {"labels": LABELS, "revision": revision}
-    refused(server.client.post(f"{NEWS}/labels", json=body | {"revision": revision - 1}), "revision")
-    header = {"idempotency-key": "labels"}
-    first = server.client.post(f"{NEWS}/labels", json=body, headers=header)
-    assert first.status_code == 202, first.text
-    assert champion(server.client.put(f"{NEWS}/champion", json={"version": 1})) == 1
-    again = server.client.post(f"{NEWS}/labels", json=body, headers=header)
-    assert (again.status_code, again.json()["job"]) == (202, first.json()["job"])
-    refused(server.client.post(f"{NEWS}/labels", json=body), "revision")

@@ -1,21 +1,16 @@
 """Clients that are slow, leave, send far too much or are far too many: the others do not notice."""
 
-import asyncio
 import json
 import re
-import resource
 import select
 import time
-from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.raw import address, connected, head, status
+from tests.faults.raw import connected, head, status
 from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
 
-CONNECTIONS = 2000
 HUGE = 100_000_000  # bytes
 PAIR = {"pairs": [sentences(2)]}
 
@@ -64,47 +59,3 @@ def test_a_hundred_megabytes_are_refused_at_once_and_not_kept(tiny_server: Serve
         assert time.monotonic() - started < 5
     assert tiny_server.resident_bytes() - before < 30_000_000
     healthy(tiny_server)
-
-
-@pytest.fixture
-def many_files() -> Iterator[None]:
-    """This process may have as many connections as it likes; those it starts from here begin with few."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-async def at_once(server: Server, count: int) -> Counter[int]:
-    """The statuses of so many requests, each on a connection of its own, all open before the first is sent."""
-    body = json.dumps({"pairs": [["a wooden boat", "the garden gate"]]}).encode()
-    request = head("/similarity", f"content-length: {len(body)}", "connection: close") + body
-
-    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*address(server))
-
-    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
-        writer.write(request)
-        answer = await reader.read()
-        writer.close()
-        return status(answer)
-
-    async with asyncio.timeout(120):
-        connections = await asyncio.gather(*(connect() for _ in range(count)))
-        return Counter(await asyncio.gather(*(ask(*connection) for connection in connections)))
-
-
-def test_two_thousand_connections_at_once_are_answered_and_leave_the_server_healthy(
-    many_files: None, serve: Serve, store: object
-) -> None:
-    """Also where it was started with a limit of 256 file descriptors."""
-    server = serve(model_store=store, encoder="tiny")
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert most > CONNECTIONS + 100, "the test needs a higher hard limit of open files"
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    found = asyncio.run(at_once(server, CONNECTIONS))
-    assert sum(found.values()) == CONNECTIONS
-    assert found.keys() <= {200, 429, 503}, found
-    assert found[200] > 0
-    healthy(server)
-    assert not re.search("Too many open files|Traceback", server.log.read_text())

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,25 +88,6 @@ def test_a_default_domain_that_cannot_be_read_is_no_identity_in_disguise(serve: 
     assert server.client.get("/readyz").status_code == 200
 
 
-def test_the_cause_of_a_503_at_a_cold_load_is_in_the_log(serve: Serve, news: Path) -> None:
-    flip(files_of(news, "news", 2) / "weights.safetensors")
-    record_of(news, "films").write_text("{")
-    server = serve(model_store=news, encoder="tiny")
-    for _ in range(3):
-        refused(ask(server, "news"), "weights.safetensors")
-        refused(ask(server, "films"), "isosim store repair films")
-
-    def reported() -> list[str]:
-        return [line for line in server.log.read_text().splitlines() if "champion of" in line]  # as the runbook looks
-
-    lines = wait_until(lambda: len(found := reported()) == 6 and found[:2])  # a thread writes them
-    places = files_of(news, "news", 2), record_of(news, "films")
-    assert [str(place) in line for place, line in zip(places, lines, strict=True)] == [True, True], lines
-    assert [("champion of news" in line, "weights.safetensors" in line) for line in lines] == [
-        (True, True), (False, False)
-    ], lines  # fmt: skip
-
-
 def test_a_version_that_could_not_be_loaded_is_listed_as_damaged_until_it_can(serve: Serve, news: Path) -> None:
     weights = files_of(news, "news", 2) / "weights.safetensors"
     whole = weights.read_bytes()
@@ -191,33 +171,6 @@ def test_a_repair_brings_a_running_server_the_champion_that_the_record_still_nam
     assert score(server, "news").json()["version"] == 1
 
 
-def test_a_champion_that_is_not_there_serves_on_where_it_is_loaded_and_is_a_503_at_a_start(
-    serve: Serve, news: Path
-) -> None:
-    server = serve(model_store=news, encoder="tiny")
-    before = score(server, "news").content
-    shutil.rmtree(files_of(news, "news", 2))
-    assert server.client.get("/domains/news").json()["champion"] == 2
-    assert score(server, "news").content == before
-    server.stop()
-    back = serve(model_store=news, encoder="tiny")
-    refused(ask(back, "news"), "promote another")
-    assert back.client.put("/domains/news/champion", json={"version": 1}).status_code == 200
-    assert score(back, "news").json()["version"] == 1
-
-
-def test_a_corrupt_version_is_refused_by_name_and_the_old_one_serves_on(serve: Serve, news: Path) -> None:
-    server = serve(model_store=news, encoder="tiny")
-    assert server.client.put("/domains/news/champion", json={"version": 1}).status_code == 200
-    before = score(server, "news").content
-    flip(files_of(news, "news", 2) / "weights.safetensors")
-    refused(server.client.put("/domains/news/champion", json={"version": 2}), "weights.safetensors")
-    # Another process promotes it all the same: the watcher refuses it too.
-    domains_of(news).promote("news", EncoderStore.at(news).find("tiny").digest, 2)
-    wait_until(lambda: metric(server, "isosim_calibration_load_failures_total") >= 1)  # tried again, each time counted
-    assert score(server, "news").content == before
-
-
 @pytest.mark.parametrize("name", ["encoder.onnx", "calibrator.onnx", "tokenizer.json", "manifest.json"])
 def test_a_server_refuses_a_corrupt_encoder_in_one_sentence(store: Path, name: str) -> None:
     flip(next((store / "encoders" / "tiny").iterdir()) / name)
@@ -226,26 +179,6 @@ def test_a_server_refuses_a_corrupt_encoder_in_one_sentence(store: Path, name: s
     last = json.loads(refused.stderr.splitlines()[-1])
     assert last["level"] == "critical"
     assert name in last["message"]
-
-
-def test_a_server_refuses_another_encoder_in_the_place_of_its_own(store: Path) -> None:
-    encoders = EncoderStore.at(store)
-    own = encoders.find("tiny")
-
-    def write(folder: Path) -> dict[str, object]:
-        for file in own.folder.iterdir():
-            shutil.copy(file, folder)
-        flip(folder / "encoder.onnx")
-        return {}
-
-    other = encoders.add("other", replace(own.spec, weights="0" * 64), write)
-    for whole in (False, True):  # its weights alone, and then all of it
-        for file in other.folder.iterdir():
-            if whole or file.name == "encoder.onnx":
-                shutil.copy(file, own.folder)
-        refused = command("serve", model_store=store, encoder=f"tiny@{own.digest}", port=0)
-        assert refused.returncode == 1
-        assert ("another encoder" if whole else "encoder.onnx") in refused.stderr
 
 
 def test_a_server_that_runs_is_not_touched_by_what_happens_to_its_encoders_files(serve: Serve, news: Path) -> None:

@@ -31,7 +31,7 @@ from tests.objects import Objects, objects  # noqa: F401 - a fixture
 from tests.processes import Process, Serve, Server, score, start, wait_until
 
 ELSEWHERE = 45.0  # s in which a job goes on after its worker has died or hangs
-STAGES = ("starting", "embedding", "fitting", "measuring")  # as a job without labels reports them
+STAGES = ("embedding", "fitting")
 StartWorker = Callable[..., Process]
 
 
@@ -56,35 +56,27 @@ def site(root: Path, serve: Serve, worker: StartWorker) -> Iterator[tuple[Server
     yield serve(**given, local_worker=False), lambda **more: worker(**given, **more)
 
 
-def stop(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-
-
 def kill_if_there(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         kill(pid)
 
 
 FAULTS: dict[str, tuple[Callable[[Process, int], None], str]] = {
-    "the job's process is killed, as for want of memory": (
-        lambda worker, child: kill(child), r"was killed while \w+ing, perhaps because memory ran out",
+    "the job's process is killed": (
+        lambda worker, child: kill(child),
+        r"was killed while \w+ing, perhaps because",
     ),
-    "the worker is killed": (lambda worker, child: kill(worker.popen.pid), "fell silent"),
-    "the job's process hangs": (
-        lambda worker, child: stop(child), r"did not answer for 30 s while \w+ing",
-    ),
-    "the worker hangs": (lambda worker, child: stop(worker.popen.pid), "fell silent"),
-}  # fmt: skip
+    "the worker hangs": (lambda worker, child: os.kill(worker.popen.pid, signal.SIGSTOP), "fell silent"),
+}
 
 
-HERE = [("folder", fault) for fault in FAULTS]  # each that is silent takes 30 s, so that in a bucket two are tried
-THERE = [("bucket", "the job's process is killed, as for want of memory"), ("bucket", "the worker hangs")]
-
-
-@pytest.mark.parametrize(("root", "fault"), HERE + THERE, indirect=["root"])
+@pytest.mark.parametrize(
+    ("root", "fault"), [("bucket", "the job's process is killed"), ("folder", "the worker hangs")], indirect=["root"]
+)
 def test_a_job_goes_on_elsewhere_and_its_record_says_why(
     site: tuple[Server, StartWorker], root: Path, fault: str
 ) -> None:
+    """The other ways to die, in tests/jobs; a worker that is killed, below."""
     (server, begin), (happens, why) = site, FAULTS[fault]
     first = begin()
     job = running_job(server, "torn")
@@ -93,11 +85,9 @@ def test_a_job_goes_on_elsewhere_and_its_record_says_why(
     wait_until(lambda: "worker starting" in second.log.read_text())
     first.may_end = True
     happens(first, child)
-    began = time.monotonic()
     wait_until(lambda: (now := state(server, job))["attempt"] == 2 and now["status"] == "running", ELSEWHERE)
-    print(f"{fault}: goes on after {time.monotonic() - began:.0f} s")
     assert re.search(why, state(server, job)["notices"][0])  # the job goes on while the second worker starts
-    if "worker hangs" in fault:
+    if fault == "the worker hangs":
         os.kill(first.popen.pid, signal.SIGCONT)
         wait_until(lambda: "has been replaced by another" in first.log.read_text())
     done = becomes(server, job, "succeeded", 300)
@@ -106,7 +96,7 @@ def test_a_job_goes_on_elsewhere_and_its_record_says_why(
     assert not holds(root, LONG[7])
 
 
-def test_a_job_killed_at_any_stage_leaves_the_champion_and_goes_on(serve: Serve, news: Path) -> None:
+def test_a_job_killed_in_mid_work_leaves_the_champion_and_goes_on(serve: Serve, news: Path) -> None:
     server = serve(model_store=news, encoder="tiny")
     before, versions, killed = score(server, "news").content, [1, 2], 0
     for stage in STAGES:
@@ -119,19 +109,19 @@ def test_a_job_killed_at_any_stage_leaves_the_champion_and_goes_on(serve: Serve,
         killed += "was killed while" in "".join(done["notices"])
         assert score(server, "news").content == before
         assert versions == whole_versions(news, "news")
-    assert killed >= 3  # of stages that are not over before they are seen
+    assert killed  # a stage may be over before it is seen
     assert not holds(news, LONG[7])
 
 
 def test_a_job_killed_while_it_publishes_makes_one_version(serve: Serve, store: Path) -> None:
     server, met = serve(model_store=store, encoder="tiny"), set()
-    for number in range(12):
-        domain = f"torn-{number % 10}"
+    for number in range(5):
+        domain = f"torn-{number}"
         before = whole_versions(store, domain)
         job = post(server, domain, TEXTS, promote="always", seed=number)
         child = at_work(server)
         wait_until(lambda: (jobs_of(store).read(job).status.value) in ("publishing", "succeeded"), 300, every=0.005)  # noqa: B023
-        time.sleep(0.004 * (number % 10))
+        time.sleep(0.008 * number)
         kill_if_there(child)
         done = becomes(server, job, "succeeded")
         assert whole_versions(store, domain) == [*before, done["version"]]
@@ -167,6 +157,7 @@ def test_the_servers_own_worker_is_started_again_when_it_dies(serve: Serve, stor
     assert running(server, "isosim.worker") != first
 
 
+@pytest.mark.parametrize("root", ["bucket"], indirect=True)
 def test_two_servers_on_one_store_without_redis_work_together(root: Path, serve: Serve) -> None:
     given = {"model_store": address(root), "encoder": "tiny"}
     first, second = serve(**given), serve(**given)
@@ -230,7 +221,7 @@ def test_a_job_waits_for_a_worker_and_a_check_finds_one_that_hangs(
     one = begin()
     assert becomes(server, job, "succeeded")["attempt"] == 1
     assert start(["worker", "--check"], tmp_path / "one.log").wait(60) == 0
-    stop(one.popen.pid)
+    os.kill(one.popen.pid, signal.SIGSTOP)
     file = next((tmp_path / f"isosim-workers-{os.getuid()}").iterdir())
     file.write_text(f"{time.monotonic() - 200}\n")  # as after 200 s
     assert silences()[one.popen.pid] > 199

@@ -1,4 +1,4 @@
-"""Redis is killed, hung, full, slow, cut off or talks nonsense: requests go on, and their scores are the same."""
+"""Redis is killed, hung, full, emptied or damaged: requests go on, and their scores are the same."""
 
 import os
 import shutil
@@ -15,11 +15,8 @@ import pytest
 from redis import Redis
 
 from isosim.encoders.cache import PREFIX
-from tests.faults.conftest import root
-from tests.faults.line import Line
 from tests.faults.load import KNOWN, Load, metric, scores
-from tests.faults.network import OtherMachine
-from tests.processes import Process, RedisServer, Serve, Server, serve_with, wait_until
+from tests.processes import Process, RedisServer, Server, serve_with, wait_until
 from tests.text import sentences
 
 HITS = 'isosim_cache_lookups_total{cache="redis",result="hit"}'
@@ -28,11 +25,10 @@ SLOWEST = 5.0  # s; without timeouts a request would wait for as long as Redis d
 
 @dataclass
 class Cached:
-    """A server that keeps vectors in Redis alone, and its way there."""
+    """A server that keeps vectors in Redis alone."""
 
     server: Server
     redis: RedisServer
-    line: Line
 
     def client(self) -> Redis:
         return Redis.from_url(self.redis.url)
@@ -55,18 +51,17 @@ def cached(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     running: list[Process] = []
     server = RedisServer(folder)
     server.start()
-    with Line(server.port) as line:
-        settings = {
-            "model_store": folder / "store",
-            "encoder": "tiny",
-            "redis_url": f"{line.url}?socket_timeout=0.2",
-            "memory_cache_bytes": 0,
-            "local_worker": False,
-        }
-        yield Cached(serve_with(folder, running, **settings), server, line)
-        for process in running:
-            process.kill()
-        server.kill()
+    settings = {
+        "model_store": folder / "store",
+        "encoder": "tiny",
+        "redis_url": f"{server.url}?socket_timeout=0.2",
+        "memory_cache_bytes": 0,
+        "local_worker": False,
+    }
+    yield Cached(serve_with(folder, running, **settings), server)
+    for process in running:
+        process.kill()
+    server.kill()
 
 
 @contextmanager
@@ -120,56 +115,27 @@ def swapped(cached: Cached) -> Iterator[None]:
         yield
 
 
-def flipped(answer: bytes) -> bytes:
-    middle = len(answer) // 2
-    return answer[:middle] + bytes([answer[middle] ^ 1]) + answer[middle + 1 :]
-
-
-GARBAGE: dict[str, Callable[[bytes], bytes]] = {
-    "no protocol": lambda answer: b"HTTP/1.1 400 Bad Request\r\n\r\n",
-    "no number": lambda answer: b"*x\r\n$y\r\n",
-    "another kind": lambda answer: b":1\r\n",
-    "too few": lambda answer: b"*1\r\n$3\r\nabc\r\n",
-    "nested without end": lambda answer: b"*1\r\n" * 5000,
-    "an error": lambda answer: b"-ERR \xff no\r\n",
-    "the first half": lambda answer: answer[: len(answer) // 2],
-    "twice": lambda answer: answer * 2,
-    "a flipped bit": flipped,
-}
 FAULTS: dict[str, Callable[[Cached], AbstractContextManager[None]]] = {
     "killed, and back empty": killed,
     "hung": hung,
     "full": full,
     "emptied": emptied,
-    "slow": lambda cached: cached.line.slowness(0.3),
-    "silent": lambda cached: cached.line.silence(),
-    "cut": lambda cached: cached.line.cut(),
     "entries damaged": damaged,
     "entries swapped": swapped,
 }
 
 
-def goes_on(cached: Cached, fault: AbstractContextManager[None], answers: int) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_redis_does_requests_go_on_with_equal_scores_and_it_is_used_again(cached: Cached, fault: str) -> None:
+    """What a broken line does to it, and answers that are none: tests/adapters/redis."""
     cached.is_used_again()
     with Load(cached.server) as load:
         load.answered(20)
-        with fault:
-            load.answered(answers)
+        with FAULTS[fault](cached):
+            load.answered(60)
         cached.is_used_again()
         load.answered(20)
     load.nothing_was_lost(SLOWEST)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_redis_does_requests_go_on_with_equal_scores_and_it_is_used_again(cached: Cached, fault: str) -> None:
-    goes_on(cached, FAULTS[fault](cached), 60)
-
-
-@pytest.mark.parametrize("garbage", GARBAGE)
-def test_whatever_redis_answers_requests_go_on_with_equal_scores_and_it_is_used_again(
-    cached: Cached, garbage: str
-) -> None:
-    goes_on(cached, cached.line.garbled(GARBAGE[garbage]), 30)
 
 
 def test_what_a_full_redis_holds_is_still_found(cached: Cached) -> None:
@@ -200,14 +166,3 @@ def test_calibrations_posted_while_redis_hangs_are_accepted_and_hold_nobody_up(c
         assert {future.result() for future in waiting} == {202}
     assert max(spent) < SLOWEST
     cached.is_used_again()
-
-
-@root
-def test_a_network_that_drops_everything_between_server_and_redis_costs_no_request(
-    serve: Serve, store: Path, tmp_path: Path
-) -> None:
-    """Not even a refusal comes back: neither from connections that were open nor for new ones."""
-    with OtherMachine(tmp_path) as machine:
-        server = serve(model_store=store, encoder="tiny", redis_url=machine.redis.url, memory_cache_bytes=0)
-        cached = Cached(server, machine.redis, Line(0))
-        goes_on(cached, machine.unreachable(), 60)

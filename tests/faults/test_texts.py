@@ -2,16 +2,11 @@
 
 import json
 import math
-import sys
-import unicodedata
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
-from tests.faults.raw import connected, head, status
 from tests.processes import Server
-from tests.text import sentences
 
 JSON = {"content-type": "application/json"}
 ROUTES = ("/similarity", "/embed", "/rerank", "/score", "/tokenize", "/v1/embeddings", "/calibrate",
@@ -67,21 +62,6 @@ def test_a_hostile_line_of_a_calibration_is_refused(tiny_server: Server, name: s
         assert 400 <= answer.status_code < 500, (kind, answer.text)
 
 
-def test_a_request_that_is_no_http_is_refused(tiny_server: Server) -> None:
-    for content in (
-        b"\x00\x01\x02\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-    ):
-        with connected(tiny_server) as connection:
-            connection.sendall(content)
-            answer = connection.recv(65536)
-            assert not answer or status(answer) == 400
-    with connected(tiny_server) as connection:
-        connection.sendall(head("/similarity", "content-length: -5"))
-        assert status(connection.recv(65536)) == 400
-
-
 def scores(server: Server, pairs: list[list[str]]) -> list[float]:
     answer = server.client.post("/similarity", json={"pairs": pairs}, timeout=60)
     assert answer.status_code == 200, answer.text
@@ -135,25 +115,3 @@ def test_odd_texts_get_finite_symmetric_scores_or_are_refused_where_nothing_is_l
     for text in refused:
         answer = tiny_server.client.post("/similarity", json={"pairs": [[text, "a"]]})
         assert (answer.status_code, answer.json()["error_type"]) == (422, "Tokenizer")
-
-
-def of_every_block() -> Iterator[str]:
-    """Texts of 64 code points' rows of sixteen, one of each: no block is smaller than a row. No surrogates."""
-    for start in range(0, sys.maxunicode + 1, 64):
-        letters = [chr(start + 16 * row + (start // 64 + 5 * row) % 16) for row in range(4)]
-        if unicodedata.category(letters[0]) == "Cs":
-            continue
-        if (text := "".join(letters)).strip():
-            yield text
-
-
-def test_texts_of_every_block_of_unicode_get_finite_symmetric_scores(tiny_server: Server) -> None:
-    """Unassigned, private and noncharacters among them, each row also in the middle of a sentence."""
-    texts = [text for letters in of_every_block() for text in (letters, f"the {letters} boat")]
-    scored = 0
-    for start in range(0, len(texts), 256):
-        some = with_tokens(tiny_server, texts[start : start + 257])
-        finite_and_symmetric(tiny_server, some)
-        scored += len(some)
-    assert scored > 20_000
-    assert tiny_server.client.post("/similarity", json={"pairs": [sentences(2)]}).status_code == 200

@@ -117,6 +117,13 @@ def test_a_job_ends_as_its_process_does(
     assert not [*jobs.blobs.list("open/"), *jobs.blobs.list("input/")]
 
 
+def test_a_process_that_hangs_is_ended_as_if_it_had_died(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isosim.worker.supervisor.SILENCE", 1.0)
+    job, facts = post(jobs), died("did not answer for 1 s while fitting")
+    worker(jobs, "os.kill(os.getpid(), signal.SIGSTOP)").serve(burst=True)
+    assert {name: getattr(jobs.read(job.id), name) for name in facts} == facts
+
+
 @pytest.mark.parametrize("end", ["say(end={'error': 'none'})", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_match_that_fails_keeps_nothing_of_its_result(jobs: JobStore, end: str) -> None:
     job = post(jobs, match=MatchInput("posted", (1,), ((),)))

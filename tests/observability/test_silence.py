@@ -124,15 +124,3 @@ def test_a_worker_logs_no_text(quoting_job: tuple[JobStore, str], redis_server: 
     check_failure(log, jobs, job)
     started = event(log, message="worker starting")
     assert started["redis"] == redis_server.url
-
-
-def test_no_password_of_redis_is_logged(store: Path) -> None:
-    from tests.processes import free_port
-
-    url = f"redis://somebody:{KEY}@127.0.0.1:{free_port()}/0"
-    done = subprocess.run(
-        [sys.executable, "-m", "isosim.cli", "worker", "--burst"], capture_output=True, check=False, timeout=60,
-        env=environment(model_store=store, redis_url=url, log_level="debug") | {"PATH": os.environ["PATH"]}, text=True,
-    )  # fmt: skip
-    assert "127.0.0.1" in done.stderr
-    assert not MARKERS.search(done.stdout + done.stderr)

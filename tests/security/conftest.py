@@ -17,7 +17,6 @@ from isosim.settings import Settings
 from tests.processes import Process, Server, serve_with
 from tests.stores import domains_of, jobs_of, post_job, publish
 
-SCOPES = ("read", "calibrate", "admin")
 
 
 def key_line(key: str, rest: str) -> str:

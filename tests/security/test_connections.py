@@ -237,6 +237,14 @@ def test_a_low_limit_of_open_files_does_not_let_idle_connections_keep_others_out
         assert "Too many open files" not in server.log.read_text()
 
 
+def test_a_server_may_open_as_many_files_as_the_hard_limit_allows(store: Path, tmp_path: Path) -> None:
+    command = ["sh", "-c", 'ulimit -Sn 256; exec "$0" -m isosim.cli serve', sys.executable]
+    with started(command, tmp_path, model_store=store, encoder="tiny") as server:
+        limits = Path(f"/proc/{server.popen.pid}/limits").read_text()
+        soft, hard = re.search(r"Max open files +(\d+) +(\d+)", limits).groups()  # type: ignore[union-attr]
+        assert (soft, int(hard) > 256) == (hard, True)
+
+
 def full(server: Server) -> bool:
     with connected(server) as connection:
         connection.sendall(GET)

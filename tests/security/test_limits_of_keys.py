@@ -1,4 +1,4 @@
-"""Rates of keys through HTTP, with and without Redis."""
+"""Rates of keys through HTTP."""
 
 import asyncio
 from pathlib import Path
@@ -12,7 +12,7 @@ from isosim.access.grants import Grant
 from isosim.access.limits import Limits
 from isosim.api.readings import MAX_KEYS, texts_of_keys
 from tests.faults.load import metric
-from tests.processes import RedisServer, Serve, Server, free_port
+from tests.processes import Serve, Server, free_port
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 
@@ -24,72 +24,53 @@ LINES = {
 
 
 @pytest.fixture
-def limited(serve: Serve, store: Path, tmp_path: Path, redis_server: RedisServer, request: Any) -> list[Server]:
-    """Two processes with one Redis; or one process alone."""
+def limited(serve: Serve, store: Path, tmp_path: Path) -> Server:
+    """Without Redis; two processes that share one: test_redis_tls.py, tests/adapters/redis."""
     keys = tmp_path / "keys"
     keys.write_text("".join(key_line(key, rest) for key, rest in LINES.items()))
-    settings: dict[str, Any] = {"model_store": store, "encoder": "tiny", "api_keys_file": keys}
-    if request.param == "alone":
-        return [serve(**settings)] * 2
-    return [serve(**settings, redis_url=f"{redis_server.url}?socket_timeout=0.5") for _ in range(2)]
+    return serve(model_store=store, encoder="tiny", api_keys_file=keys)
 
 
 def ask(server: Server, key: str, path: str = "/similarity", json: Any = PAIR) -> httpx.Response:
     return server.client.post(path, json=json, headers=bearer(key))
 
 
-@pytest.mark.parametrize("limited", ["alone", "together"], indirect=True)
-def test_a_rate_counts_texts_of_every_route_and_tells_when_to_come_back(limited: list[Server]) -> None:
-    first, second = limited
+def test_a_rate_counts_texts_of_every_route_and_tells_when_to_come_back(limited: Server) -> None:
     openai = {"model": "isosim", "input": "a"}
     admitted = [
-        ask(first, "slow"),  # 2 of 10
-        ask(second, "slow", "/embed", {"inputs": sentences(3)}),  # 5
-        ask(first, "slow", "/tokenize", {"inputs": sentences(2)}),  # 7
-        ask(second, "slow", "/v1/embeddings", openai),  # 8
-        first.client.get("/domains", headers=bearer("slow")),  # 9
+        ask(limited, "slow"),  # 2 of 10
+        ask(limited, "slow", "/embed", {"inputs": sentences(3)}),  # 5
+        ask(limited, "slow", "/tokenize", {"inputs": sentences(2)}),  # 7
+        ask(limited, "slow", "/v1/embeddings", openai),  # 8
+        limited.client.get("/domains", headers=bearer("slow")),  # 9
     ]
-    refused = ask(second, "slow")
+    refused = ask(limited, "slow")
     assert "10 texts an hour" in refused.json()["error"]
     assert 300 < int(refused.headers["retry-after"]) <= 360
-    admitted.append(second.client.get("/domains", headers=bearer("slow")))  # 10
+    admitted.append(limited.client.get("/domains", headers=bearer("slow")))  # 10
     assert [answer.status_code for answer in admitted] == [200] * 6
-    for answer in (refused, first.client.get("/domains", headers=bearer("slow"))):
+    for answer in (refused, limited.client.get("/domains", headers=bearer("slow"))):
         assert (answer.status_code, answer.json()["error_type"]) == (429, "Overloaded")
-    assert ask(first, "slow", "/v1/embeddings", openai).json()["error"]["type"] == "rate_limit_error"
+    assert ask(limited, "slow", "/v1/embeddings", openai).json()["error"]["type"] == "rate_limit_error"
     for _ in range(20):
-        assert ask(first, "free").status_code == 200
-    by_url = {server.url: metric(server, "isosim_key_limit_refusals_total") for server in limited}
-    assert sum(by_url.values()) == 3
+        assert ask(limited, "free").status_code == 200
+    assert metric(limited, "isosim_key_limit_refusals_total") == 3
 
 
-@pytest.mark.parametrize("limited", ["alone", "together"], indirect=True)
-def test_a_refused_body_costs_a_text_for_each_10_kb(limited: list[Server]) -> None:
+def test_a_refused_body_costs_a_text_for_each_10_kb(limited: Server) -> None:
     """Also if it is refused for its domain, and on routes that FastAPI parses. A key in debt is refused unread."""
-    first, second = limited
     refused = [
-        ask(first, "slow", json={"pairs": []}),  # 1 of 10
-        ask(second, "slow", json={**PAIR, "domain": "Nowhere"}),  # 2
-        ask(first, "slow", json={"pairs": [], "unknown": "x" * 25_000}),  # 5
-        ask(second, "slow", "/v2/models/isosim/infer", json={"inputs": []}),  # 6
+        ask(limited, "slow", json={"pairs": []}),  # 1 of 10
+        ask(limited, "slow", json={**PAIR, "domain": "Nowhere"}),  # 2
+        ask(limited, "slow", json={"pairs": [], "unknown": "x" * 25_000}),  # 5
+        ask(limited, "slow", "/v2/models/isosim/infer", json={"inputs": []}),  # 6
     ]
     assert [response.status_code for response in refused] == [400, 422, 422, 422]
-    assert ask(first, "slow", "/embed", {"inputs": sentences(4)}).status_code == 200  # 10
-    assert ask(second, "slow", json={"pairs": []}).status_code == 400  # in debt now
-    unread = ask(first, "slow", json={"pairs": [], "unknown": "x" * 25_000})
+    assert ask(limited, "slow", "/embed", {"inputs": sentences(4)}).status_code == 200  # 10
+    assert ask(limited, "slow", json={"pairs": []}).status_code == 400  # in debt now
+    unread = ask(limited, "slow", json={"pairs": [], "unknown": "x" * 25_000})
     assert (unread.status_code, unread.json()["error_type"]) == (429, "Overloaded")
-    assert ask(first, "free", json={"pairs": []}).status_code == 400
-
-
-@pytest.mark.parametrize("limited", ["together"], indirect=True)
-def test_without_redis_the_limits_hold_in_each_process_and_no_request_fails(
-    limited: list[Server], redis_server: RedisServer
-) -> None:
-    redis_server.kill()
-    for server in limited:
-        statuses = [ask(server, "slow").status_code for _ in range(7)]
-        assert statuses == [200] * 5 + [429] * 2
-        assert metric(server, "isosim_key_limit_fallbacks_total") == 7
+    assert ask(limited, "free", json={"pairs": []}).status_code == 400
 
 
 def test_texts_are_counted_by_name_of_the_key_where_metrics_have_a_port_of_their_own(

@@ -1,17 +1,14 @@
 """Requests that are too large, too deep, too long or no text at all: refused early, in the one form of an error."""
 
-import contextlib
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.faults.load import metric
 from tests.processes import Serve, Server, wait_until
-from tests.stores import jobs_of, post_job
 from tests.text import sentences
 
 JSON = {"content-type": "application/json"}
@@ -110,30 +107,3 @@ def test_a_compressed_body_is_refused_and_not_unpacked(tiny_server: Server) -> N
     for encoding in ("gzip", "br", "deflate", "zstd", "gzip, identity"):
         response = tiny_server.client.post("/similarity", content=b"x", headers=JSON | {"content-encoding": encoding})
         assert response.status_code == 415
-
-
-def test_event_streams_have_a_most(serve: Serve, store: Path) -> None:
-    from isosim.api.state import MAX_EVENT_STREAMS
-    from isosim.jobs.job import JobRequest
-
-    server = serve(model_store=store, encoder="tiny", local_worker=False)
-    job = post_job(jobs_of(store), JobRequest("d", "digest", "tiny"))
-    events = f"{server.url}/calibrate/{job.id}/events"
-    with contextlib.ExitStack() as stack:
-        client = stack.enter_context(httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None)))
-        statuses = []
-        for _ in range(MAX_EVENT_STREAMS + 5):
-            answer = stack.enter_context(client.stream("GET", events))
-            statuses.append(answer.status_code)
-            if answer.status_code == 200:
-                lines = answer.iter_lines()
-                stack.callback(lines.close)  # type: ignore[attr-defined]
-                next(lines)
-        assert statuses == [200] * MAX_EVENT_STREAMS + [429] * 5
-        assert server.client.get("/readyz").status_code == 200
-
-    def follow() -> int:
-        with server.client.stream("GET", events) as stream:
-            return stream.status_code
-
-    wait_until(lambda: follow() == 200)

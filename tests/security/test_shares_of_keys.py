@@ -14,7 +14,7 @@ from isosim.api.calibration.files import one_of_few
 from isosim.api.state import MAX_EVENT_STREAMS, SHARES, Places
 from isosim.errors import Overloaded
 from tests.faults.jobs import LONG
-from tests.processes import Serve, Server
+from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 
@@ -69,8 +69,8 @@ def test_one_key_takes_its_share_of_the_queue_and_of_the_event_streams(serve: Se
     refused(calibrate(server, "a"), "2 jobs are queued or running; the limit is 2 for the API key")
     posted = calibrate(server, "b")
     assert posted.status_code == 202
-    with contextlib.ExitStack() as stack:
-        client = stack.enter_context(httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None)))
+    client = httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None))
+    with client, contextlib.ExitStack() as stack:
 
         def follow(key: str) -> httpx.Response:
             events = f"{server.url}{posted.headers['location']}/events"
@@ -87,6 +87,8 @@ def test_one_key_takes_its_share_of_the_queue_and_of_the_event_streams(serve: Se
         assert one_more.status_code == 429
         assert f"{share} event streams are open for this API key" in one_more.read().decode()
         assert follow("b").status_code == 200
+        stack.pop_all().close()
+        wait_until(lambda: follow("a").status_code == 200)  # those that have ended make room
 
 
 def test_one_key_reads_half_of_the_files_that_are_read_at_a_time() -> None:

@@ -117,17 +117,6 @@ def distances(cosines: Any) -> dict[str, Any]:
     return dict(zip(METRICS, (1 - cosines, np.sqrt(far), far, cosines), strict=True))
 
 
-def test_distances_have_the_percentiles_of_the_same_pairs_sent_as_vectors(server: Server) -> None:
-    pairs = unit_vectors(400, 8).reshape(200, 2, DIM)
-    sent = similarity(server, pairs.tolist())
-    for metric, values in distances(np.vecdot(pairs[:, 0].astype(np.float64), pairs[:, 1])).items():
-        placed = post(server, "/percentile", distances=values.tolist(), metric=metric).json()
-        assert np.abs(np.array(placed["percentile"]) - sent["percentile"]).max() < 1e-6
-        assert placed["extrapolated"] == sent["extrapolated"]
-        assert np.allclose(placed["percentile"], 1 - np.array(placed["false_match_rate"]))
-        assert (placed["version"], placed["probability"], placed["notices"]) == (1, None, [])
-
-
 def test_percentiles_are_honest_for_vectors_that_were_not_calibrated_on(server: Server) -> None:
     """A threshold for 1 % lets through 1 % of unseen random pairs, in whichever unit it is asked for."""
     cosines = np.vecdot(unit_vectors(4000, 11).astype(np.float64), unit_vectors(4000, 12))
@@ -360,11 +349,6 @@ def test_a_domain_cannot_move_between_texts_and_vectors(store: Path, tmp_path: P
     done = command("serve", model_store=store, encoder="tiny", next_encoder="ours", port=free_port())
     assert done.returncode == 1
     assert "one takes texts and the other vectors" in done.stderr + done.stdout
-
-
-def test_many_scores_are_placed_in_order(server: Server) -> None:
-    placed = post(server, "/percentile", cosines=np.linspace(-1, 1, 10_000).tolist()).json()["percentile"]
-    assert (np.diff(placed) >= 0).all()
 
 
 def test_an_exported_encoder_scores_vectors_too(tiny_server: Server) -> None:

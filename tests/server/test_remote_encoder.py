@@ -153,46 +153,6 @@ def test_a_swap_under_load_lets_no_score_of_the_new_model_out(serve: Serve, far:
     assert not kept.intersection(remote.texts)
 
 
-def test_a_server_killed_under_load_means_424_and_429_and_it_is_found_again(
-    tiny_store: Path, tiny_server: Server, serve: Serve, tmp_path: Path
-) -> None:
-    def score(pair: list[str]) -> float:
-        found: float = tiny_server.client.post("/similarity", json={"pairs": [pair]}).json()["similarity"][0]
-        return found
-
-    behind = serve(model_store=tiny_store, encoder="tiny", memory_cache_bytes=0)
-    register(tmp_path / "far", "far", f"{behind.url}/v1", "isosim:raw", lambda _: None)
-    server = serve(model_store=tmp_path / "far", encoder="far", memory_cache_bytes=0)
-    with Callers(server, score, lambda no: no.status_code in (424, 429)) as callers:
-        callers.more(200, 100)
-        behind.kill()
-        callers.more(424, 20)
-        assert server.client.get("/readyz").status_code == 200  # what is cached is answered
-        wait_until(lambda: 'isosim_remote_up{encoder="far"} 0.0' in server.client.get("/metrics").text)
-        serve(port=behind.port, model_store=tiny_store, encoder="tiny")
-        callers.more(200, 100)
-    assert callers.wrong == []
-    assert 'isosim_remote_up{encoder="far"} 1.0' in server.client.get("/metrics").text
-
-
-def test_a_bad_answer_reaches_the_caller_as_424_and_no_cache_and_what_needs_the_tokenizer_is_refused(
-    serve: Serve, far: Path, remote: RemoteServer
-) -> None:
-    server = serve(model_store=far, encoder="far")
-    remote.answer = lambda *_: (200, b"<html></html>", {})
-    answer = server.client.post("/similarity", json={"pairs": pairs(3)})
-    assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
-    assert "its answer is no JSON" in answer.json()["error"]
-    remote.answer = None
-    remote.requests.clear()
-    good = server.client.post("/similarity", json={"pairs": pairs(3)}).json()["similarity"]
-    assert good == pytest.approx([cosine(remote, *pair) for pair in pairs(3)], abs=1e-4)
-    assert len(remote.requests) == 1  # the texts of a request go out together, with a probe
-    for path, body in (("/tokenize", {"inputs": "a"}), ("/embed", {"inputs": "a", "truncation_direction": "Left"})):
-        answer = server.client.post(path, json=body)
-        assert (answer.status_code, "far runs on another server" in answer.text) == (422, True), path
-
-
 def test_a_calibration_sends_its_texts_to_the_other_server_and_no_more_than_is_allowed(
     serve: Serve, far: Path, remote: RemoteServer
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -269,3 +270,42 @@ def test_the_circuit_opens_after_failures_in_a_row_and_lets_one_attempt_through_
     assert breaker.allows()
     breaker.succeeded()
     assert all(breaker.allows() for _ in range(3))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n", b"*x\r\n$y\r\n", b":1\r\n", b"*1\r\n$3\r\nabc\r\n", b"*1\r\n" * 5000,
+        b"-ERR \xff no\r\n", b"*2\r\n$3\r\nab", b"",
+    ],
+    ids=range(8),
+)  # fmt: skip
+async def test_garbage_for_an_answer_is_a_miss(answer: bytes, anyio_backend: str) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4096) and answer:
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with RedisCache(url, ttl=100, timeout=0.2, on_event=lambda *_: None) as cache:
+            for _ in range(3):
+                assert await cache.get([b"a", b"b"]) == [None, None]
+
+
+@pytest.mark.anyio
+async def test_a_network_that_drops_what_is_sent_costs_the_timeout(anyio_backend: str) -> None:
+    """Not even a refusal comes back: the queue of those who wait to be accepted is full."""
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for one in (first, second):
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        url = f"redis://127.0.0.1:{full.getsockname()[1]}"
+        async with RedisCache(url, ttl=100, timeout=0.2, on_event=lambda *_: None) as cache:
+            start = time.monotonic()
+            assert await cache.get([b"a"]) == [None]
+            assert time.monotonic() - start < 5

@@ -68,47 +68,6 @@ def test_a_second_calibration_swaps_and_rollback_restores_bit_for_bit(posting: S
     assert posting.client.put("/domains/letters/champion", json={"version": 2}).json()["champion"] == 2
 
 
-@pytest.mark.calibration
-def test_lines_and_ndjson_are_read_like_json(posting: Server) -> None:
-    texts = sentences(300)
-    bodies = {
-        "text/plain": "\ufeff" + "\r\n".join([*texts, "", "  "]),
-        "application/x-ndjson": b"\n".join(orjson.dumps({"text": t} if i % 2 else t) for i, t in enumerate(texts)),
-    }
-    reports = [posting.calibrate("json", texts, promote="always")["report"]]
-    for kind, body in bodies.items():
-        url = "/calibrate?domain=json&promote=always"
-        response = posting.client.post(url, content=body, headers={"content-type": kind})
-        assert response.headers["location"] == f"/calibrate/{response.json()['job']}"
-        reports.append(posting.wait_for(response.json()["job"])["report"])
-    assert len({report["text_sha256"] for report in reports}) == 1
-    assert [report["sentences"] for report in reports] == [300] * 3
-
-
-def test_an_idempotency_key_makes_one_job(posting: Server) -> None:
-    body = {"domain": "once", "texts": sentences(250)}
-    key = {"idempotency-key": "abc"}
-    first = posting.client.post("/calibrate", json=body, headers=key).json()["job"]
-    assert posting.client.post("/calibrate", json=body, headers=key).json()["job"] == first
-    posting.wait_for(first)
-    assert posting.client.post("/calibrate", json=body, headers=key).json() == {
-        "job": first, "domain": "once", "status": "succeeded",
-    }  # fmt: skip
-    other = posting.client.post("/calibrate", json={**body, "seed": 1}, headers=key)
-    assert other.status_code == 409
-    assert posting.client.post("/calibrate", json=body).json()["job"] != first
-
-
-def test_events_tell_the_job_until_its_end(posting: Server) -> None:
-    job = posting.client.post("/calibrate", json={"domain": "followed", "texts": sentences(300)}).json()["job"]
-    with posting.client.stream("GET", f"/calibrate/{job}/events") as response:
-        assert response.headers["content-type"].startswith("text/event-stream")
-        states = [orjson.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: ")]
-    assert states[-1]["status"] == "succeeded"
-    progress = [state["progress"] for state in states]
-    assert progress == sorted(progress)
-
-
 def test_jobs_are_listed_newest_first_without_their_reports(posting: Server) -> None:
     """A report has 20 kB: a list of 1,000 jobs had 13 MB and kept the event loop for seconds."""
     never = posting.calibrate("careful", sentences(300), promote="never")

@@ -171,7 +171,7 @@ class TestScore:
 
 class TestTei:
     def test_tokens_stand_for_the_characters_they_name(self, tiny_server: Server) -> None:
-        text = "The Garden gäte, 猫!"
+        text = "The Garden gäte, 👍🏿𝒜 猫!"  # other places in UTF-8 and in UTF-16
         pieces = post(tiny_server, "/tokenize", inputs=[text])[0]
         assert [text[p["start"] : p["stop"]] for p in pieces if not p["special"]] == [
             p["text"] for p in pieces if not p["special"]

@@ -98,25 +98,11 @@ def test_a_damaged_version_is_restored_by_an_archive_under_its_number(
     assert list(server.client.get("/domains/news").json()["versions"]) and len(list(store.glob("versions/news/*"))) == 1
 
 
-def test_a_version_is_carried_over_under_another_name(server: Server, archive: bytes) -> None:
-    post(server, archive, **{"as": "carried"}).raise_for_status()
-    again = post(server, archive, **{"as": "carried"}).raise_for_status().json()
-    assert [one["there"] for one in again["versions"]] == [True]
-    server.client.put("/domains/carried/champion", json={"version": 1}).raise_for_status()
-    assert scores(server, "carried") == scores(server)
-
-
 @pytest.mark.parametrize("name", ["news@1", "news@champion"])
 def test_one_version_can_be_named(server: Server, name: str) -> None:
     content = server.client.get(f"/domains/{name}/export").raise_for_status().content
     with tarfile.open(fileobj=io.BytesIO(content)) as members:
         assert {one.name.split("/")[1] for one in members if one.name.count("/") == 2} == {"1"}
-
-
-@pytest.mark.parametrize("name", ["nowhere", "news@9", "news@previous"])
-def test_what_is_not_there_cannot_be_exported(server: Server, name: str) -> None:
-    answer = server.client.get(f"/domains/{name}/export")
-    assert (answer.status_code, answer.json()["error_type"]) == (404, "NotFound")
 
 
 @pytest.mark.parametrize(

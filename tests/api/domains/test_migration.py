@@ -2,10 +2,8 @@
 
 import asyncio
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -101,19 +99,6 @@ def refused(response: httpx.Response, *words: str) -> None:
     assert (response.status_code, body["error_type"]) == (409, "Conflict"), body
     for word in words:
         assert word in body["error"]
-
-
-def test_versions_of_both_encoders_answer_side_by_side(site: Site) -> None:
-    client = site.both.client
-    assert [v["servable"] for v in client.get("/domains/tickets").json()["versions"]] == [True, True]
-    assert client.get("/domains/tickets").json()["champion"] == 1
-    for version, digest, dim in ((1, site.old, 32), (2, site.new, 48)):
-        answer = scored(site.both, domain=f"tickets@{version}")
-        assert answer.json()["encoder"] == answer.headers["x-isosim-encoder"] == digest
-        assert answer.headers["x-isosim-version"] == str(version)
-        vectors = client.post("/embed", json={"inputs": ["a boat", "a gate"], "domain": f"tickets@{version}"}).json()
-        assert np.shape(vectors) == (2, dim)
-    assert scored(site.both).json() == scored(site.both, domain="tickets@1").json()
 
 
 def test_the_second_encoder_changes_no_answer_of_the_first_and_is_its_own_server_s(site: Site) -> None:
@@ -237,17 +222,6 @@ def test_a_move_that_loses_a_saved_threshold_has_to_name_it(site: Site, tmp_path
         client.delete(MOVE)
         client.delete("/domains/tickets/thresholds/sure")
         client.put("/domains/tickets/champion", json={"version": 1}).raise_for_status()
-
-
-def test_of_two_operators_at_once_one_is_refused(site: Site) -> None:
-    gate = threading.Barrier(2)
-
-    def begin_here(server: Server) -> int:
-        gate.wait()
-        return httpx.post(server.url + MOVE, json={}, timeout=30).status_code
-
-    with ThreadPoolExecutor(2) as pool:
-        assert sorted(pool.map(begin_here, (site.both, site.replica))) == [201, 409]
 
 
 def test_champions_of_both_encoders_are_promoted_by_number(site: Site) -> None:

@@ -13,7 +13,7 @@ from isosim.encoders.store import EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
 from tests.processes import RedisServer, Serve, Server, wait_until
-from tests.stores import domains_of, publish
+from tests.stores import domains_of
 from tests.text import sentences
 
 TEXTS = sentences(400)
@@ -167,17 +167,6 @@ def test_a_version_that_loses_a_saved_target_is_promoted_only_if_the_target_is_n
     assert client.put("/domains/news/champion", json={"version": 2} | named).json()["champion"] == 2
 
 
-def test_a_target_that_the_version_cannot_reach_is_saved_and_matches_nothing_with_the_reason(server: Server) -> None:
-    plain = scored(server, None)
-    assert "was given no labels" in save(server, precision=0.9)["notice"]
-    answer = scored(server)
-    assert answer["match"] is None
-    assert answer["threshold"]["similarity"] is None
-    notice = "threshold_unreachable:duplicates: domain 'news' was given no labels"
-    assert {name: answer[name] for name in plain} == plain | {"notices": [*plain["notices"], notice]}
-    assert scored(server, domain="news@1")["match"][-2:] == [True, False]  # this one has labels
-
-
 def test_every_server_follows_within_two_seconds(servers: list[Server], server: Server) -> None:
     other = servers[1]
     scored(other, None)
@@ -249,17 +238,3 @@ def test_a_domain_has_fifty_at_most(server: Server) -> None:
     more = server.client.put(f"{NEWS}/more", json={"fmr": 0.1})
     refused(more, 422, "delete one first: DELETE /domains/news/thresholds/NAME")
     assert len(server.client.get(NEWS).json()["thresholds"]) == 50
-
-
-def test_deleting_the_domain_deletes_them(server: Server, store: Path) -> None:
-    domains, encoder = domains_of(store), EncoderStore.at(store).find("tiny")
-    model = domains.load("other", 1).model
-    assert publish(domains, "short", encoder, model, promote=False) == 1
-    server.client.put("/domains/short/champion", json={"version": 1}).raise_for_status()
-    save(server, domain="short", fmr=0.1)
-    assert scored(server, domain="short")["match"]
-    assert server.client.delete("/domains/short").status_code == 204
-    for path in ("/domains/short/thresholds", "/domains/short"):
-        refused(server.client.get(path), 404, "no domain 'short'")
-    assert publish(domains, "short", encoder, model) == 2
-    assert server.client.get("/domains/short/thresholds").json()["thresholds"] == []

@@ -47,78 +47,8 @@ def score(server: Server, pairs: list[list[str]], **fields: Any) -> Any:
     return response.json() if response.status_code == 200 else None
 
 
-def without_words(server: Server, pairs: list[list[str]], **fields: Any) -> Any:
-    """The scores of the pairs' vectors: labels also teach what words tell (`test_pair_map.py`)."""
-    body = {"inputs": [text for pair in pairs for text in pair], "space": "raw", "normalize": False}
-    vectors = server.client.post("/embed", json=body).json()
-    return server.client.post(
-        "/similarity", json={"vectors": [*zip(vectors[::2], vectors[1::2], strict=True)], **fields}
-    ).json()
-
-
 def threshold(server: Server, domain: str, **query: Any) -> Any:
     return server.client.get(f"/domains/{domain}/threshold", params=query)
-
-
-def test_percentile_falls_with_the_rate_that_the_advisor_gives(server: Server) -> None:
-    answer = score(server, OWN, domain="plain")
-    asked = [0.5, 0.1, 0.01, 1e-3, 1e-5, 1e-7]
-    found = [threshold(server, "plain", fmr=rate).json() for rate in asked]
-    assert [advice["similarity"] for advice in found] == sorted(advice["similarity"] for advice in found)
-    assert [advice["extrapolated"] for advice in found] == [rate < 10 / found[0]["pairs"] for rate in asked]
-    advice = found[1]
-    low, high = advice["interval"]
-    assert low <= advice["similarity"] <= high
-    assert (advice["target"], advice["space"]) == ({"fmr": 0.1}, "calibrated")
-    above = np.array(answer["similarity"]) >= advice["similarity"]
-    np.testing.assert_array_equal(np.array(answer["percentile"]) >= 0.9 - 1e-9, above)
-
-
-@pytest.mark.parametrize("space", ["raw", "calibrated"])
-def test_thresholds_and_percentiles_hold_for_the_vectors_that_an_index_holds(server: Server, space: str) -> None:
-    embedded = server.client.post("/embed", json={"inputs": TEXTS[:600], "domain": "plain", "space": space}).json()
-    vectors = np.array(embedded)
-    cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
-    distances = {
-        "cosine_distance": 1 - cosines, "l2": np.sqrt(np.maximum(0, 2 - 2 * cosines)), "l2_squared": 2 - 2 * cosines,
-        "inner_product": cosines,
-    }  # fmt: skip
-    for unit, values in distances.items():
-        found = threshold(server, "plain", fmr=0.01, unit=unit, space=space).json()
-        passing = values >= found["distance"] if unit == "inner_product" else values <= found["distance"]
-        assert found["space"] == space
-        assert 0.007 < passing.mean() < 0.014, unit
-        body = {"distances": [found["distance"]], "metric": unit, "domain": "plain", "space": space}
-        placed = server.client.post("/percentile", json=body).json()
-        assert placed["space"] == space
-        assert abs(placed["false_match_rate"][0] - 0.01) < 1e-4
-
-
-def test_where_vectors_are_transformed_a_unit_or_distances_need_a_space(server: Server) -> None:
-    for placed in ({"cosines": [0.5]}, {"distances": [0.5], "metric": "l2"}):
-        answer = server.client.post("/percentile", json={**placed, "domain": "plain"})
-        assert (answer.status_code, "raw if it holds vectors of isosim/plain:raw" in answer.text) == (422, True)
-    assert threshold(server, "plain", fmr=0.01).json()["space"] == "calibrated"
-
-
-def test_probabilities_belong_to_calibrated_cosines(server: Server) -> None:
-    scores = without_words(server, OWN, domain="labelled")
-    body = {"cosines": scores["similarity"], "domain": "labelled", "space": "calibrated"}
-    placed = server.client.post("/percentile", json=body).json()
-    np.testing.assert_allclose(placed["probability"], scores["probability"], atol=1e-4)
-    raw = {"cosines": scores["cosine"], "domain": "labelled", "space": "raw"}
-    assert server.client.post("/percentile", json=raw).json()["probability"] is None
-
-
-def test_scores_beyond_what_the_pairs_count_are_marked_as_thresholds_are(server: Server) -> None:
-    pairs = [*OWN, [TEXTS[0], TEXTS[0]]]
-    answer = score(server, pairs, domain="plain", detail=True)
-    count = threshold(server, "plain", fmr=0.1).json()["pairs"]
-    assert answer["detail"]["pairs"] == count
-    percentile = np.array(answer["percentile"])
-    assert answer["extrapolated"] == (np.minimum(percentile, 1 - percentile) < 10 / count).tolist()
-    assert answer["extrapolated"][100]
-    assert not all(answer["extrapolated"])
 
 
 def test_a_search_has_thresholds_of_its_own_and_its_candidates_have_rates(server: Server) -> None:
@@ -144,34 +74,6 @@ def test_a_search_has_thresholds_of_its_own_and_its_candidates_have_rates(server
     assert [one["false_hit_rate"] for one in results] == rates
     del body["gallery"]
     assert all(set(rank) == {"index", "score"} for rank in server.client.post("/rerank", json=body).json())
-
-
-def test_labels_give_probabilities_that_rise_with_similarity(server: Server) -> None:
-    answer = without_words(server, OWN, domain="labelled")
-    order = np.argsort(answer["similarity"])
-    probability = np.array(answer["probability"])[order]
-    assert (np.diff(probability) >= 0).all()
-    assert 0 < probability.min() < probability.max() < 1
-    assert score(server, OWN, domain="plain")["probability"] is None
-    version = score(server, OWN[:1], domain="labelled")["version"]
-    facts = server.client.get(f"/domains/labelled/versions/{version}").json()["report"]["labels"]
-    assert facts["pairs"] == 300
-    assert 0 < facts["brier"] < 0.25
-
-
-def test_precision_has_a_threshold_where_there_are_labels(server: Server) -> None:
-    advice = threshold(server, "labelled", precision=0.7)
-    assert advice.status_code == 200, advice.text
-    body = advice.json()
-    assert body["target"] == {"precision": 0.7}
-    assert body["interval"][0] <= body["similarity"] <= body["interval"][1]
-    assert body["pairs"] == 300
-    low, high = body["recall_interval"]
-    assert 0 < low <= body["recall"] <= high <= 1
-    low, high = body["precision_interval"]
-    assert 0 < low <= 0.7 <= high < 1
-    back = threshold(server, "labelled", fmr=body["false_match_rate"]).json()
-    assert back["similarity"] == pytest.approx(body["similarity"], abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -335,20 +237,6 @@ def judged(server: Server, domain: str, posted: list[list[Any]], **options: Any)
     response = server.client.post(f"/domains/{domain}/labels", json=body)
     assert response.status_code == 202, response.text
     return server.wait_for(response.json()["job"])
-
-
-def test_pairs_given_twice_count_once_and_those_labelled_both_ways_are_left_out_and_named(server: Server) -> None:
-    twice = judged(server, "plain", [*labels(60), *([b, a, label] for a, b, label in labels(60))])["report"]["labels"]
-    assert (twice["pairs"], twice["posted"]) == (60, 120)
-    opposite = [[b, a, 1 - label] for a, b, label in labels(20)]
-    facts = judged(server, "plain", [*labels(60), *opposite])["report"]["labels"]
-    assert (facts["pairs"], facts["posted"]) == (40, 80)
-    first = [[1, 61], [2, 62], [3, 63], [4, 64], [5, 65]]
-    assert facts["contradictions"] == {"pairs": 20, "labels": 40, "first": first}
-    failed = judged(server, "plain", [*MORE, *opposite])
-    assert failed["status"] == "failed"
-    assert "10 distinct labelled pairs" in failed["error"]
-    assert "20 others are labelled both 0 and 1" in failed["error"]
 
 
 def exchanged(posted: list[list[Any]]) -> list[list[Any]]:

@@ -70,6 +70,12 @@ def test_tei_body_gives_a_bare_list(tiny_server: Server) -> None:
     np.testing.assert_allclose(scores, similarity(tiny_server, pairs)["similarity"], atol=1e-5)
 
 
+def test_a_limit_counts_characters_whatever_their_bytes(tiny_server: Server) -> None:
+    for count, status in ((10_000, 200), (10_001, 422)):
+        answer = tiny_server.client.post("/similarity", json={"pairs": [["👍" * count, "a"]]})
+        assert answer.status_code == status
+
+
 def embed(server: Server, inputs: str | list[str] = "the garden gate", **options: object) -> list[list[float]]:
     response = server.client.post("/embed", json={"inputs": inputs, **options})
     assert response.status_code == 200, response.text
