@@ -18,7 +18,6 @@ from tests.processes import Process, Server, serve_with
 from tests.stores import domains_of, jobs_of, post_job, publish
 
 
-
 def key_line(key: str, rest: str) -> str:
     """A line of the key file; all domains if `rest` names none."""
     rest = rest if "domains=" in rest else f"{rest} domains=*"
