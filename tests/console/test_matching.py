@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,8 @@ def test_the_line_in_the_histogram_is_dragged_by_mouse_and_by_keyboard(visit: Vi
     analyst.tabs_to("Lowest similarity that passes")
     analyst.page.keyboard.press("ArrowRight")
     stands_at(round(target + 0.01, 2))
+    analyst.page.reload()  # the address holds the target
+    stands_at(round(target + 0.01, 2))
     judge(analyst, 12)
     wait_until(lambda: site.get(f"/matches/{job}")["judged"] == 12)
     labels = site.get(f"/matches/{job}")["histogram"]
@@ -273,6 +276,24 @@ def test_the_sample_by_keyboard_alone(visit: Visit, site: Site) -> None:
     with analyst.page.expect_download() as download:
         analyst.enters("Download")
     assert download.value.suggested_filename.endswith(" clusters.xlsx")
+
+
+def test_the_best_pairs_so_far_stand_below_the_progress(visit: Visit, site: Site) -> None:
+    job = site.post("/matches", a=TEXTS)["job"]
+    analyst = visit()
+    best = [{"row_a": 7, "row_b": 1234, "a": "One <b>text</b>", "b": "another text"}]
+    running = site.get(f"/matches/{job}") | {"status": "running", "stage": "embedding", "progress": 0.2, "best": best}
+    events = f"event: state\ndata: {json.dumps(running)}\n\n"
+    analyst.page.route(re.compile(f"/matches/{job}$"), lambda route: route.fulfill(json=running))
+    analyst.page.route(
+        re.compile(f"/matches/{job}/events$"),
+        lambda route: route.fulfill(body=events, content_type="text/event-stream"),
+    )
+    analyst.go(f"#/matches/{job}")
+    analyst.sees("The most alike so far")
+    row = analyst.page.locator("table.found tbody tr").inner_text()
+    assert all(text in row for text in ("7 and 1,234", "One <b>text</b>", "another text"))
+    site.server.client.delete(f"/matches/{job}")
 
 
 def test_a_match_is_cancelled_and_a_failed_one_says_why(visit: Visit, site: Site) -> None:

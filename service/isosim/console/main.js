@@ -16,7 +16,7 @@ import { openMatches } from "./matches.js";
 import { openReport } from "./report.js";
 
 // A view gets the address's parts and { server, signal, reload, refused }, and returns its content, a heading first.
-const VIEWS = { matches: (parts, context) => (parts[0] ? openMatch(parts[0], context) : openMatches([], context)), find: openMatches, domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare, label: openLabel };
+const VIEWS = { matches: (parts, context) => (parts[0] ? openMatch(parts, context) : openMatches([], context)), find: openMatches, domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare, label: openLabel };
 const KEPT = new Set(["matches", "find", "calibrate", "compare", "label"]); // what was entered there outlives a change of key
 const OF_DOMAIN = new Set(["find", "report", "calibrate", "compare", "label"]); // whose address begins with a domain
 const CARRIED = new Set(["compare"]); // links that lead to the same domain

@@ -24,7 +24,7 @@ const KINDS = {
 const FORMS = { pairs: "Pairs, the most alike first", best: "Each row with its best match", clusters: "Groups of rows that mean the same" };
 const FORMATS = { xlsx: "Excel workbook", csv: "CSV", ndjson: "Lines of JSON" };
 
-export async function openMatch(id, context) {
+export async function openMatch([id, ...wanted], context) {
   const where = path("matches", id);
   const first = await call("GET", where, { signal: context.signal });
   const [place, lost, early] = [1, 2, 3].map(() => h("div", { class: "stack" }));
@@ -38,7 +38,7 @@ export async function openMatch(id, context) {
       if (match.best?.length) early.replaceChildren(...bestSoFar(match.best));
     } else if (match.status === "succeeded") {
       const whole = match.answer ? match : await call("GET", where, { signal: context.signal });
-      place.replaceChildren(...resultOf(whole, context));
+      place.replaceChildren(...resultOf(whole, wanted, context));
     } else {
       place.replaceChildren(h("section", { class: "card" },
         match.status === "failed" ? h("div", { class: "alert" }, h("p", {}, h("strong", {}, "It has failed. "), sentence(plainly(match.error)))) : h("p", {}, "This match was cancelled, and its texts are deleted."),
@@ -69,8 +69,8 @@ function bestSoFar(pairs) {
   ];
 }
 
-/** Everything about a match that has succeeded. */
-function resultOf(match, context) {
+/** Everything about a match that has succeeded. `wanted`: the target's kind and value, as the address has them. */
+function resultOf(match, [wantedKind, wantedValue], context) {
   const { signal } = context;
   const where = path("matches", match.job);
   const state = { asked: {}, learnt: match.answer.precision !== null, latest: 0, shown: SHOWN, answer: match.answer, timer: 0 };
@@ -79,7 +79,8 @@ function resultOf(match, context) {
 
   const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: () => ask(kind.value === "similarity" ? score(state.answer?.similarity ?? 0.9, 2) : KINDS[kind.value].first) });
   const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: KINDS.precision.first, oninput: later });
-  const wanted = field("Wanted", input, KINDS.precision.hint);
+  if (wantedKind in KINDS && wantedValue) [kind.value, input.value] = [wantedKind, wantedValue];
+  const wanted = field("Wanted", input, KINDS[kind.value].hint);
   const tile = h("div", { class: "tile", role: "status" });
   const judge = judging({
     job: match.job, judged: match.judged,
@@ -127,6 +128,7 @@ function resultOf(match, context) {
     stale(true); // what is said below holds for another target
     save.disabled = true;
     fault(input, target() ? "" : KINDS[kind.value].fault);
+    if (target()) history.replaceState(null, "", `#/matches/${match.job}/${kind.value}/${input.value}`);
     clearTimeout(state.timer);
     state.timer = setTimeout(read, WAIT);
   }
