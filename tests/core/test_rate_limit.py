@@ -2,7 +2,6 @@
 
 import asyncio
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,14 +53,6 @@ def test_a_look_takes_nothing_and_is_refused_if_no_text_is_left() -> None:
     assert [account.take(texts) for texts in (0, 1)] == [0, 0]
 
 
-def test_a_refusal_takes_nothing() -> None:
-    account = Account(10, 1)
-    account.take(10)
-    account.now = 0.5
-    assert all(account.take(10) for _ in range(50))
-    assert account.take(5) == 0
-
-
 @given(st.integers(1, 50), st.lists(st.tuples(st.floats(0, 3), st.integers(1, 100)), max_size=30))
 def test_no_sequence_of_requests_gets_more_than_rate_and_burst(texts: int, asked: list[tuple[float, int]]) -> None:
     """In any time, one period's texts, the rate, and at most one larger request pass."""
@@ -81,14 +72,6 @@ def test_a_caller_who_waits_as_long_as_told_passes(texts: int, count: int, later
     wait = account.take(count)
     account.now += wait
     assert wait == 0 or account.take(count) == 0
-
-
-def test_the_wait_is_told_in_whole_seconds() -> None:
-    limits, grant = Limits(clock=lambda: 0.0), Grant("a", READ, rate=Rate(60, 60))
-    asyncio.run(limits.admit(grant, 60))
-    with pytest.raises(Overloaded, match="60 texts a minute is used up; try again in 30 s") as refused:
-        asyncio.run(limits.admit(grant, 30))
-    assert refused.value.retry_after == 30
 
 
 def test_a_new_rate_in_the_file_holds_at_once() -> None:

@@ -286,7 +286,7 @@ class Machine(RuleBasedStateMachine):
 def test_a_domain_stays_whole_whoever_writes_and_dies(place: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isosim.domains.store.RECENT", 3)  # so that entries of the history leave the record
     monkeypatch.setattr("isosim.domains.store.BLOCK", 3)
-    run_on(place, Machine, examples=5 if "s3" in place().address else 50)
+    run_on(place, Machine, examples=60)
 
 
 def test_a_listing_of_champions_reads_only_what_has_changed_also_in_a_new_process(blobs: Blobs) -> None:

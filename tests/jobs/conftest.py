@@ -1,4 +1,3 @@
-"""Stores for the jobs: a folder, memory, and a bucket of an S3 server."""
+"""The stores of each kind that the tests of records use."""
 
-from tests.objects import objects  # noqa: F401 - a fixture
 from tests.store.conftest import blobs, place  # noqa: F401 - fixtures

@@ -267,7 +267,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_each_job_runs_to_one_end_whoever_dies(place: Open) -> None:
-    run_on(place, Machine, examples=5 if "s3" in place().address else 60)
+    run_on(place, Machine, examples=60)
 
 
 def opened(blobs: Any, clock: Clock | None = None) -> JobStore:

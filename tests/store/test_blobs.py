@@ -20,7 +20,7 @@ from isosim.store.artifacts import locked
 from isosim.store.blobs import LOCKS, Blobs, Changed, Folder, check, condition_of, tag_in
 from tests.objects import Objects, start_objects
 from tests.security.redis_guarded import certified
-from tests.store.conftest import Open
+from tests.store.conftest import EVERY_PLACE, Open
 from tests.store.machines import run_on
 
 KEYS = st.sampled_from(["a", "a.b", "a-b", "d/a", "d/b", "d/e/a", "d.json"])
@@ -96,10 +96,12 @@ class Machine(RuleBasedStateMachine):
         self.blobs.delete([entry.key for entry in list(self.blobs.list(""))])
 
 
+@EVERY_PLACE
 def test_it_behaves_like_a_dictionary_with_conditions(place: Open) -> None:
-    run_on(place, Machine, examples=8 if "s3" in place().address else 60)
+    run_on(place, Machine, examples=60)
 
 
+@EVERY_PLACE
 def test_large_files_are_as_they_were_uploaded(blobs: Blobs, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Into a bucket in parts."""
     source = tmp_path_factory.mktemp("source") / "a"
@@ -109,6 +111,7 @@ def test_large_files_are_as_they_were_uploaded(blobs: Blobs, tmp_path_factory: p
         assert (folder / "a").read_bytes() == source.read_bytes()
 
 
+@EVERY_PLACE
 @pytest.mark.parametrize(("ignored", "header"), [("new", "If-None-Match"), ("over", "If-Match"), ("", "")])
 def test_a_store_that_ignores_a_condition_is_refused(blobs: Blobs, ignored: str, header: str) -> None:
     class Careless:

@@ -13,7 +13,7 @@ from isosim.errors import Conflict, CorruptArtifact
 from isosim.store import records as module
 from isosim.store.blobs import Blobs, Changed
 from isosim.store.records import Records
-from tests.store.conftest import Open
+from tests.store.conftest import EVERY_PLACE, Open
 from tests.store.machines import Watched, run_on
 
 
@@ -105,9 +105,10 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_what_is_acknowledged_stays_whoever_writes_and_dies(place: Open) -> None:
-    run_on(place, Machine, examples=8 if "s3" in place().address else 50)
+    run_on(place, Machine, examples=60)
 
 
+@EVERY_PLACE
 def test_no_change_of_many_writers_is_lost_and_the_first_to_create_a_record_wins(
     place: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

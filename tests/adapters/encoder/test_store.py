@@ -15,7 +15,6 @@ from isosim.encoders.store import EncoderArtifact, EncoderStore, Endpoint
 from isosim.errors import Action, Conflict, CorruptArtifact, InvalidInput, Unavailable
 from isosim.store.artifacts import MANIFEST, json_bytes, manifest_bytes, parsed_manifest
 from isosim.store.blobs import Blobs, Folder
-from tests.objects import objects  # noqa: F401 - a fixture
 from tests.store.conftest import Open, blobs, place  # noqa: F401 - fixtures
 from tests.store.machines import Crashing, Killed
 

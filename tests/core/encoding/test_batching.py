@@ -12,7 +12,7 @@ import pytest
 from isosim.arrays import Vectors
 from isosim.encoders.batching import INLINE_SIZE, BatchingPlan
 from isosim.encoders.embedding import Embedder, Embeddings
-from isosim.encoders.texts import Judge, PooledVector, Side, Tokens
+from isosim.encoders.texts import Judge, Side, Tokens
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import (
     BackendFailure,
@@ -96,23 +96,15 @@ async def idle(made: Embedder) -> None:
     await until(lambda: not made.batcher.queued)
 
 
-async def test_texts_get_their_vectors_in_batches_of_the_budget(encoder: FakeEncoder) -> None:
-    seen: list[Sequence[int]] = []
-    with embedder(encoder, max_batch_texts=4, on_batch=seen.append) as made:
-        texts = [letter * length for letter in "abc" for length in (2, 3)]
-        np.testing.assert_array_equal(await vectors(made, *texts), expected(*texts))
-    assert sorted(encoder.seen) == sorted(texts)
-    assert max(len(batch) for batch in encoder.batches) <= 4
-    assert sorted(length for lengths in seen for length in lengths) == [2, 2, 2, 3, 3, 3]
-
-
 async def test_texts_that_wait_while_the_encoder_is_busy_run_together(encoder: FakeEncoder) -> None:
-    with embedder(encoder, max_batch_texts=8) as made:
+    lengths: list[Sequence[int]] = []
+    with embedder(encoder, max_batch_texts=8, on_batch=lengths.append) as made:
         tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("aa", "bb", "cc")]
         await tokenized(made, 3)
         encoder.free.set()
         await asyncio.gather(*tasks)
     assert [sorted(batch) for batch in encoder.batches] == [["first"], ["aa", "bb", "cc"]]
+    assert lengths == [[5], [2, 2, 2]]
 
 
 async def test_texts_run_in_order_of_arrival_where_they_cannot_share_a_batch(encoder: FakeEncoder) -> None:
@@ -145,24 +137,6 @@ async def test_a_refused_request_takes_nothing_from_one_it_shares_a_text_with(en
             await vectors(made, "shared", "third")
         encoder.free.set()
         np.testing.assert_array_equal(await tasks[1], expected("shared"))
-
-
-async def test_a_request_larger_than_the_queue_is_refused_by_an_idle_server_too(encoder: FakeEncoder) -> None:
-    with embedder(encoder, max_queued_texts=2) as made, pytest.raises(Overloaded):
-        await vectors(made, "a", "b", "c")
-    assert encoder.seen == []
-
-
-async def test_texts_that_nobody_waits_for_are_not_encoded(encoder: FakeEncoder) -> None:
-    with embedder(encoder) as made:
-        first, gone = await hold(made, encoder), await under_way(made, "gone", "too")
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-        encoder.free.set()
-        await first
-        await vectors(made, "last")
-        await idle(made)
-    assert encoder.seen == ["first", "last"]
 
 
 async def test_a_caller_who_leaves_does_not_hurt_another_who_shares_the_text(encoder: FakeEncoder) -> None:
@@ -272,23 +246,20 @@ def picky(how: BaseException) -> Any:
     return tokenize
 
 
-@pytest.mark.parametrize("how", [TokenizerFailure("no tokens"), ValueError("unforeseen")], ids=repr)
-async def test_a_text_that_cannot_be_tokenized_is_the_only_one_to_fail(encoder: FakeEncoder, how: Exception) -> None:
-    with embedder(encoder, picky(how)) as made:
-        tasks = [asyncio.create_task(vectors(made, text)) for text in ("one", "bad?", "two")]
-        with pytest.raises(TokenizerFailure, match=str(how)):
-            await tasks[1]
-        np.testing.assert_array_equal(await tasks[0], expected("one"))
-        np.testing.assert_array_equal(await tasks[2], expected("two"))
-        await idle(made)
-        assert made.batcher.alive
-
-
-async def test_a_text_without_tokens_is_the_only_one_to_fail(encoder: FakeEncoder) -> None:
-    """A tokenizer that adds no special tokens makes none of a text of control characters."""
-    with embedder(encoder, max_batch_texts=8) as made:
-        tasks = [asyncio.create_task(vectors(made, text)) for text in ("one", "", "two")]
-        with pytest.raises(TokenizerFailure):
+@pytest.mark.parametrize(
+    ("tokenize", "bad", "said"),
+    [
+        (picky(TokenizerFailure("no tokens")), "bad?", "no tokens"),
+        (picky(ValueError("unforeseen")), "bad?", "unforeseen"),
+        (letters, "", "no tokens"),  # a tokenizer that adds no special tokens makes none of control characters
+    ],
+)
+async def test_a_text_that_cannot_be_tokenized_is_the_only_one_to_fail(
+    encoder: FakeEncoder, tokenize: Any, bad: str, said: str
+) -> None:
+    with embedder(encoder, tokenize) as made:
+        tasks = [asyncio.create_task(vectors(made, text)) for text in ("one", bad, "two")]
+        with pytest.raises(TokenizerFailure, match=said):
             await tasks[1]
         np.testing.assert_array_equal(await tasks[0], expected("one"))
         np.testing.assert_array_equal(await tasks[2], expected("two"))
@@ -462,30 +433,19 @@ async def test_what_a_caller_who_left_asked_for_is_not_computed(encoder: FakeEnc
     assert encoder.seen == ["first"]
 
 
-async def test_texts_of_a_batch_are_judged_together_by_the_test_of_each(encoder: FakeEncoder) -> None:
-    """What cannot judge fails no text: the request is judged again where it is scored."""
-    seen: list[tuple[str, int]] = []
-
-    def judging(name: str) -> Judge:
-        def judge(texts: Sequence[PooledVector], vectors: Vectors) -> None:
-            seen.append((name, len(texts)))
-            np.testing.assert_array_equal(vectors, [text.vector for text in texts])
-            if name == "broken":
-                raise ValueError
-
-        return judge
-
-    one, other, broken = judging("one"), judging("other"), judging("broken")
+async def test_texts_of_a_batch_are_judged_together(encoder: FakeEncoder) -> None:
+    seen: list[Vectors] = []
     with embedder(encoder, max_batch_texts=8) as made:
         first = await hold(made, encoder)
+        judges: list[Judge | None] = [lambda texts, vectors: seen.append(vectors)] * 2 + [None]
         later = [
-            asyncio.create_task(made.embed([text], judge=judge))
-            for text, judge in (("aa", one), ("bb", other), ("cc", one), ("dd", None), ("ee", broken))
+            asyncio.create_task(made.embed([text], judge=judge)) for text, judge in zip("abc", judges, strict=True)
         ]
-        await tokenized(made, 5)
+        await tokenized(made, 3)
         encoder.free.set()
         await asyncio.gather(first, *later)
-    assert sorted(seen) == [("broken", 1), ("one", 2), ("other", 1)]
+    (judged,) = seen
+    np.testing.assert_array_equal(judged, expected("a", "b"))
 
 
 async def test_a_few_short_texts_that_find_an_idle_encoder_are_tokenized_where_they_are_asked_for(

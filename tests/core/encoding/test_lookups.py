@@ -13,11 +13,6 @@ from isosim.encoders.vector_cache import LOOKUPS, MOST_KEYS, VectorCache, encode
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Shared:
     """Holds one-letter keys in lower case; answers when it is told to."""
 

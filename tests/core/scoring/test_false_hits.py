@@ -110,20 +110,6 @@ def test_a_table_survives_storage_and_one_that_makes_no_sense_is_refused() -> No
             FalseHitTable.from_arrays(broken.arrays())
 
 
-@pytest.mark.parametrize(
-    ("given", "wrong"),
-    [
-        ({}, "give one"),
-        ({"fmr": 0.01, "precision": 0.9}, "give one"),
-        ({"false_hit_rate": 0.01}, "gallery"),
-        ({"fmr": 0.01, "gallery": 10}, "gallery"),
-    ],
-)
-def test_a_threshold_is_asked_for_one_target(given: dict[str, float], wrong: str) -> None:
-    with pytest.raises(InvalidInput, match=wrong):
-        Target(**given)  # type: ignore[arg-type]
-
-
 def test_a_version_without_counts_says_what_to_do() -> None:
     with pytest.raises(InvalidInput, match="at most 1,000,000 entries"):
         made = DomainModel(REFERENCE, false_hits=table(1.0))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from isosim.arrays import Doubles
-from isosim.errors import InvalidInput
 from isosim.scoring.advice import Target, advise
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.reference import ReferenceDistribution
@@ -103,12 +102,6 @@ def test_a_threshold_and_its_interval_are_cosines(reference: ReferenceDistributi
     wide = replace(reference, low=reference.low - 5, high=reference.high + 5)
     low, high = wide.interval(rate)
     assert -1 <= low <= wide.threshold(rate) <= high <= 1
-
-
-@pytest.mark.parametrize("rate", [0.0, 1.0, 1e-8, -0.1, float("nan")])
-def test_a_rate_that_is_none_is_refused(rate: float) -> None:
-    with pytest.raises(InvalidInput, match="fmr"):
-        advise(DomainModel(reference=REFERENCE), "news", Target(fmr=rate))
 
 
 @pytest.mark.parametrize(("rate", "beyond"), [(0.5, False), (1e-3, False), (1e-6, True), (1 - 1e-6, True)])
