@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -195,6 +195,16 @@ class RedisServer:
     @property
     def popen(self) -> "forks.Started | None":
         return self.process and self.process.popen
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It takes connections and answers nothing."""
+        assert self.popen is not None
+        os.kill(self.popen.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.popen.pid, signal.SIGCONT)
 
     def answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 0.2) as s:

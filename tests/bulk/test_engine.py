@@ -17,7 +17,7 @@ from isosim.jobs.job import JobRequest
 from isosim.jobs.vector_files import NpyFile
 from isosim.scoring.similarity import cosine
 from tests.bulk.conftest import RAW, TEXTS, prepared
-from tests.processes import Serve
+from tests.processes import Serve, Server
 from tests.stores import domains_of
 
 FLAGS = ("flags_a", "flags_b")
@@ -35,12 +35,16 @@ def table_of(*given: object, **more: object) -> pa.Table:
     return pq.read_table(io.BytesIO(content_of(*given, **more)))  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module")
+def server(module_serve: Serve, bulk_store: Path) -> Server:
+    return module_serve(model_store=bulk_store, encoder="tiny")
+
+
 @pytest.mark.parametrize("options", [{}, {"space": "raw"}, {"normalize": False}])
 def test_vectors_are_the_apis(
-    serve: Serve, tmp_path: Path, bulk_store: Path, texts_file: Path, options: dict[str, object]
+    server: Server, tmp_path: Path, bulk_store: Path, texts_file: Path, options: dict[str, object]
 ) -> None:
     """Within 1e-6 of unit vectors: the products of a batch are summed in another order."""
-    server = serve(model_store=bulk_store, encoder="tiny")
     expected = server.client.post("/embed", json={"inputs": TEXTS[100:200], "domain": "tickets", **options}).json()
     table = table_of(tmp_path, bulk_store, texts_file, number=1, **options)
     assert table["row"].to_pylist() == list(range(100, 200))
@@ -48,8 +52,7 @@ def test_vectors_are_the_apis(
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()) / scale, np.array(expected) / scale, atol=1e-6)
 
 
-def test_scores_are_the_apis(serve: Serve, tmp_path: Path, bulk_store: Path, texts_file: Path) -> None:
-    server = serve(model_store=bulk_store, encoder="tiny")
+def test_scores_are_the_apis(server: Server, tmp_path: Path, bulk_store: Path, texts_file: Path) -> None:
     pairs = [[TEXTS[row], TEXTS[row + 1]] for row in range(100)]
     expected = server.client.post("/similarity", json={"pairs": pairs, "domain": "tickets"}).json()
     table = table_of(tmp_path, bulk_store, texts_file, "score", keep=("id",))

@@ -1,6 +1,5 @@
 """Near-duplicates: the pairs that scoring everything against everything finds."""
 
-import asyncio
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +11,13 @@ import pytest
 
 from isosim.bulk.job import Job
 from isosim.bulk.pairs import FoundPairs, PairSearch, begin, find
-from isosim.encoders.embedding import Embeddings
+from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict, InvalidInput
-from isosim.jobs.job import Job as CalibrationJob
+from isosim.jobs.offline import open_texts
 from isosim.scoring.advice import Target, in_single_precision
-from isosim.scoring.calibration import Calibration, DomainRef
+from isosim.scoring.calibration import Calibration
 from isosim.scoring.similarity import score
-from isosim.server.embedded import build
-from isosim.settings import Settings
-from tests.bulk.conftest import RAW, TEXTS, make
+from tests.bulk.conftest import RAW, ROWS, TEXTS, make
 from tests.core.scoring.references import MAP
 
 FMR = 0.002
@@ -39,24 +36,12 @@ def vectors(bulk_store: Path, texts_file: Path, tmp_path_factory: pytest.TempPat
     return Vectors(str(folder), *make(folder, bulk_store, texts_file, rows=200, keep=("id",), **RAW))
 
 
-async def no_jobs(_: CalibrationJob) -> None:
-    """Scores alone are wanted."""
-
-
 @pytest.fixture(scope="module")
-def truth(bulk_store: Path) -> dict[tuple[int, int], tuple[float, float]]:
+def truth(tiny: EncoderArtifact, vectors: Vectors) -> dict[tuple[int, int], tuple[float, float]]:
     """Similarity and percentile of every pair that reaches the rate, as /similarity gives them."""
-    texts = TEXTS
-
-    async def vectors() -> tuple[Calibration, list[Embeddings]]:
-        async with build(Settings(model_store=bulk_store, encoder="tiny"), no_jobs) as service:
-            calibration = await service.encoders.registry.resolve(DomainRef("tickets"))
-            parts = [texts[at : at + 300] for at in range(0, len(texts), 300)]
-            return calibration, [await service.encoders.first.embedder.embed(part) for part in parts]
-
-    calibration, every = asyncio.run(vectors())
-    pooled = np.concatenate([one.vectors[one.rows] for one in every])
-    left, right = np.triu_indices(len(texts), 1)
+    pooled = open_texts(tiny)(TEXTS).vectors
+    calibration = vectors.calibration
+    left, right = np.triu_indices(ROWS, 1)
     bare = replace(calibration, model=replace(calibration.model, domain_test=None))
     scores = score(bare, [], pooled, left, right)
     assert scores.percentile is not None

@@ -416,4 +416,4 @@ def test_an_import_and_an_export_hold_one_version_at_a_time(members: Members, ta
     peak(1)  # what is loaded once
     size = len(packed(members))
     bound = peak(2) + 3 * size
-    assert any(peak(12, attempt) < bound for attempt in range(3))  # other threads of the process allocate too
+    assert any(peak(8, attempt) < bound for attempt in range(3))  # other threads of the process allocate too

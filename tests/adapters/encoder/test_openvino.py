@@ -108,7 +108,7 @@ def test_a_processor_without_bfloat16_is_refused_with_a_remedy(tiny: EncoderArti
 
 
 def test_new_processes_that_start_with_two_runs_at_once_do_not_hang(tiny: EncoderArtifact) -> None:
-    for _ in range(5):  # 50 were run once
+    for _ in range(3):  # 50 were run once
         subprocess.run([sys.executable, "-c", OPEN_AND_RUN, tiny.encoder], check=True, timeout=60)
 
 

@@ -7,9 +7,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
-from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import TokenizerFailure
+from isosim.export.checkpoints import resolve
 from tests.modelling.encoder.families import trained
 from tests.text import sentences
 
@@ -36,22 +37,12 @@ def bert(plain: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    return resolve("minilm").folder / "tokenizer.json"  # an export takes it as it is
+
+
 LONG = " ".join(sentences(5))
-
-
-def test_short_texts_are_whole_and_not_padded(tiny: EncoderArtifact, plain: Tokenizer) -> None:
-    texts = [*sentences(20), "a", "Boat"]
-    found = FastTokenizer(tiny.tokenizer, 64)(texts, "right")
-    assert [tokens.ids for tokens in found] == [plain.encode(text).ids for text in texts]
-    assert not any(tokens.truncated for tokens in found)
-
-
-def test_truncation_takes_away_the_end_named(tiny: EncoderArtifact, plain: Tokenizer) -> None:
-    whole = plain.encode(LONG).ids
-    tokenize = FastTokenizer(tiny.tokenizer, 12)
-    (right,), (left,) = tokenize([LONG], "right"), tokenize([LONG], "left")
-    assert right == (whole[:12], True, False, 0)
-    assert left == (whole[-12:], True, False, 0)
 
 
 @pytest.mark.parametrize(("length", "truncated"), [(-1, True), (0, False), (1, False)])
@@ -106,9 +97,8 @@ def test_threads_share_a_tokenizer_and_its_two_sides(tiny: EncoderArtifact) -> N
     assert found == [expected[side] for side in sides]
 
 
-def test_special_tokens_stand_for_no_characters(minilm_store: Path) -> None:
-    artifact = EncoderStore.at(minilm_store).find("minilm")
-    tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
+def test_special_tokens_stand_for_no_characters(minilm: Path) -> None:
+    tokenize = FastTokenizer(minilm, 256)
     pieces = tokenize.pieces(["A guitar猫"], special=True)[0]
     assert [piece.text for piece in pieces] == ["[CLS]", "A", "guitar", "猫", "[SEP]"]
     assert [(piece.start, piece.stop) for piece in pieces] == [(None, None), (0, 1), (2, 8), (8, 9), (None, None)]
@@ -153,15 +143,13 @@ def test_a_text_is_unreadable_where_the_vocabulary_knows_nothing_of_it(family: t
     ],
 )
 def test_a_text_is_unreadable_if_more_than_a_third_of_its_words_are_unknown(
-    minilm_store: Path, text: str, unreadable: bool
+    minilm: Path, text: str, unreadable: bool
 ) -> None:
-    artifact = EncoderStore.at(minilm_store).find("minilm")
-    assert FastTokenizer(artifact.tokenizer, 64)([text], "right")[0].unreadable is unreadable
+    assert FastTokenizer(minilm, 64)([text], "right")[0].unreadable is unreadable
 
 
-def test_texts_that_differ_only_in_unknown_words_have_the_same_hash_and_others_none(minilm_store: Path) -> None:
-    artifact = EncoderStore.at(minilm_store).find("minilm")
-    tokenize = FastTokenizer(artifact.tokenizer, 8)
+def test_texts_that_differ_only_in_unknown_words_have_the_same_hash_and_others_none(minilm: Path) -> None:
+    tokenize = FastTokenizer(minilm, 8)
     texts = ["my parcel is 😀.", "my parcel is 😡.", "my parcel was 😀.", "Resume", "résumé", "a boat 😀 " * 8]
     one, same, other, *none = (tokens.unknown_hash for tokens in tokenize(texts, "right"))
     assert one == same != other
@@ -192,8 +180,7 @@ def test_a_byte_fallback_reads_what_the_vocabulary_lacks(tmp_path: Path) -> None
     assert found[0].ids != found[1].ids
 
 
-def test_control_characters_and_overlong_words_are_unreadable_for_bert(minilm_store: Path) -> None:
-    artifact = EncoderStore.at(minilm_store).find("minilm")
-    tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
+def test_control_characters_and_overlong_words_are_unreadable_for_bert(minilm: Path) -> None:
+    tokenize = FastTokenizer(minilm, 256)
     texts = ["\0\u200b", "x" * 101, "[MASK]", "🙂", "猫", "x" * 100, "a"]
     assert [one.unreadable for one in tokenize(texts, "right")] == [True] * 5 + [False] * 2

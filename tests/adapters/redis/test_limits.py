@@ -1,8 +1,6 @@
 """The keys' limits of several processes together, on a real Redis that comes and goes."""
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -18,11 +16,6 @@ from tests.processes import RedisServer
 
 TIMEOUT = 2.0  # s; a machine that is busy with other tests must not look like a Redis that is away
 READ = frozenset({"read"})
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -100,31 +93,22 @@ async def test_without_redis_this_process_counts_alone(pair: list[Limits], redis
 
 
 @pytest.mark.anyio
-async def test_a_redis_that_hangs_costs_its_timeout_and_no_request(
-    pair: list[Limits], redis_server: RedisServer
-) -> None:
-    grant = Grant("a", READ, rate=Rate(1000, 1))
-    assert await passed(pair[0], grant)
-    assert redis_server.popen is not None
-    os.kill(redis_server.popen.pid, signal.SIGSTOP)
-    try:
-        for _ in range(FAILURES):
+async def test_a_redis_that_hangs_costs_its_timeout_and_no_request(redis_server: RedisServer) -> None:
+    grant, timeout = Grant("a", READ, rate=Rate(1000, 1)), 0.5
+    async with Limits(redis_server.url, timeout=timeout) as limits:
+        with redis_server.hanging():
+            for _ in range(FAILURES):
+                started = time.monotonic()
+                assert await passed(limits, grant)
+                assert timeout * 0.9 < time.monotonic() - started < timeout + 4
             started = time.monotonic()
-            assert await passed(pair[0], grant)
-            assert time.monotonic() - started < 3 * TIMEOUT
-        started = time.monotonic()
-        for _ in range(50):
-            assert await passed(pair[0], grant)
-        assert time.monotonic() - started < 10 * TIMEOUT  # waiting each time would take 50
-    finally:
-        os.kill(redis_server.popen.pid, signal.SIGCONT)
+            for _ in range(50):
+                assert await passed(limits, grant)
+            assert time.monotonic() - started < 20 * timeout  # waiting each time would take 50
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    "answer",
-    [b":abc\r\n", b"+OK\r\n", b"*1\r\n$3\r\nxyz\r\n", b"$abc\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"],
-)
+@pytest.mark.parametrize("answer", [b"+OK\r\n", b"$abc\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 async def test_garbage_for_an_answer_fails_no_request_and_is_counted_as_a_failure(
     answer: bytes, anyio_backend: str
 ) -> None:
@@ -142,16 +126,6 @@ async def test_garbage_for_an_answer_fails_no_request_and_is_counted_as_a_failur
                 await limits.admit(grant, 1)
             assert not limits.breaker.allows()
             assert limits.fallbacks == FAILURES
-
-
-@pytest.mark.anyio
-async def test_a_value_of_another_kind_under_our_name_fails_no_request(
-    pair: list[Limits], redis_server: RedisServer
-) -> None:
-    with sync_redis.Redis.from_url(redis_server.url) as redis:
-        redis.lpush(f"{PREFIX}a:10/1", "nonsense")
-    assert await passed(pair[0], Grant("a", READ, rate=Rate(10, 1)))
-    assert pair[0].fallbacks == 1
 
 
 @pytest.mark.anyio

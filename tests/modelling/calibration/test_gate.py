@@ -131,12 +131,6 @@ def test_looks_are_asked_for_only_where_the_space_seems_raw() -> None:
     assert choose(sentences(COUNT), embedded(COUNT, 0.0), refuse).method == IDENTITY
 
 
-def test_fewer_sentences_than_the_rule_needs_keep_their_cosine() -> None:
-    few, enough = chosen(gate.FEWEST_SENTENCES, 1.0), chosen(COUNT, 1.0)
-    assert few.method == IDENTITY
-    assert enough.method.name == "soft"
-
-
 @pytest.mark.parametrize("count", [1, 2, 20, 60])
 def test_any_number_of_sentences_has_a_choice(count: int) -> None:
     assert chosen(count, 1.0).method == IDENTITY

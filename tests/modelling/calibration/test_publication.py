@@ -10,7 +10,6 @@ import pytest
 from isosim.arrays import Doubles, Vectors
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import Conflict
 from isosim.fitting import probability, reference
 from isosim.fitting.evidence import RankTest
 from isosim.fitting.methods import UNCHANGED
@@ -218,24 +217,6 @@ def test_an_attempt_whose_place_was_taken_and_its_successor_publish_one_version(
     assert published(made, domains, second)[:2] == (1, True)
     assert published(made, domains, first)[:2] == (1, True)
     assert (list(domains.read("news").versions), champion(domains, tiny)) == ([1], 1)
-
-
-def test_a_version_of_a_domain_that_is_deleted_meanwhile_is_not_published(
-    tiny: EncoderArtifact, domains: DomainStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
-    made.publish(domains)
-    upload = domains.blobs.upload
-
-    def deleted_meanwhile(key: str, file: Path) -> None:
-        upload(key, file)
-        domains.remove("news")
-
-    monkeypatch.setattr(domains.blobs, "upload", deleted_meanwhile)
-    with pytest.raises(Conflict, match="was deleted"):
-        made.publish(domains)
-    assert domains.read("news").versions == {}
-    assert list(domains.blobs.list("versions/")) == []
 
 
 def test_a_version_is_compared_with_a_champion_that_came_while_it_was_written(

@@ -10,6 +10,7 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
+from torch import Tensor
 
 from tests.text import sentences
 
@@ -85,6 +86,24 @@ class Case:
         config = {"tokenizer_class": self.cls, "model_max_length": 48, **self.special}
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         return folder
+
+
+def by_hand(pooling: str, states: list[Tensor], pooler: Tensor | None = None) -> Tensor:
+    """One text's vector out of its hidden states (T, D) a layer, nothing padded."""
+    last = states[-1]
+    place = torch.arange(1, len(last) + 1, dtype=torch.float32)
+    ways: dict[str, Callable[[], Any]] = {
+        "mean": lambda: last.mean(0),
+        "cls": lambda: last[0],
+        "max": lambda: last.max(0).values,
+        "mean_sqrt_len_tokens": lambda: last.sum(0) / len(last) ** 0.5,
+        "weightedmean": lambda: (last * place[:, None]).sum(0) / place.sum(),
+        "lasttoken": lambda: last[-1],
+        "first-last-avg": lambda: (states[1].mean(0) + last.mean(0)) / 2,
+        "last2avg": lambda: (states[-2].mean(0) + last.mean(0)) / 2,
+        "pooler": lambda: pooler,
+    }
+    return torch.cat([ways[name]() for name in pooling.split("+")])
 
 
 FAMILIES = {

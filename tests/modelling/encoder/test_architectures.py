@@ -24,7 +24,7 @@ from isosim.export.checkpoints import Checkpoint
 from isosim.export.graph import joined_graph, random_weights
 from isosim.fitting.calibrator import Calibrator
 from tests.encoders import export, shifts, vectors
-from tests.modelling.encoder.families import FAMILIES, Case
+from tests.modelling.encoder.families import FAMILIES, Case, by_hand
 from tests.text import sentences
 
 SHAPES = [(1, 1), (1, 3), (2, 30), (7, 5), (5, 48)]  # (B, T); traced was (3, 7)
@@ -36,28 +36,6 @@ TEXTS = [
     "Zoë's 東京 café 🚣",
     "  The  MAYOR\tsells\n",
 ]
-
-
-def by_hand(pooling: str, states: list[Tensor], output: Any) -> Tensor:
-    """One text's vector out of its hidden states (T, D) a layer, nothing padded."""
-    last = states[-1]
-    place = torch.arange(1, len(last) + 1, dtype=torch.float32)
-    return torch.cat(
-        [
-            {
-                "mean": lambda: last.mean(0),
-                "cls": lambda: last[0],
-                "max": lambda: last.max(0).values,
-                "mean_sqrt_len_tokens": lambda: last.sum(0) / len(last) ** 0.5,
-                "weightedmean": lambda: (last * place[:, None]).sum(0) / place.sum(),
-                "lasttoken": lambda: last[-1],
-                "first-last-avg": lambda: (states[1].mean(0) + last.mean(0)) / 2,
-                "last2avg": lambda: (states[-2].mean(0) + last.mean(0)) / 2,
-                "pooler": lambda: output.pooler_output[0],
-            }[name]()
-            for name in pooling.split("+")
-        ]
-    )
 
 
 @dataclass
@@ -90,7 +68,8 @@ class Family:
         """What the checkpoint gives for a text where isosim has no part in it."""
         inputs = self.tokenizer(text, truncation=True, return_tensors="pt")
         states, output = self.states(inputs)
-        return by_hand(self.case.pooling, states, output).numpy()
+        pooler = output.pooler_output[0] if self.case.pooling == "pooler" else None
+        return by_hand(self.case.pooling, states, pooler).numpy()
 
     def feeds(self, batch: int, length: int) -> dict[str, npt.NDArray[np.int64]]:
         """Random ids; of several rows all but the first are padded, as far as to one token."""

@@ -11,12 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
-from transformers import AutoModel, DistilBertConfig, DistilBertModel, GPT2Config, GPT2Model
+from transformers import AutoModel
 
 from isosim.encoders.spec import EncoderSpec
 from isosim.errors import InvalidInput
 from isosim.export import encoder
 from isosim.export.checkpoints import Checkpoint, resolve
+from tests.modelling.encoder.families import by_hand
 
 LENGTHS = [7, 3, 1]  # of the rows below; the rest is padding
 IDS = torch.tensor([[2, 17, 350, 44, 99, 5, 3], [2, 8, 3, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0]])
@@ -24,21 +25,6 @@ MASK = torch.tensor([[1] * n + [0] * (7 - n) for n in LENGTHS])
 
 POOLINGS = [*Pooling.POOLING_MODES, *encoder.AVERAGES]
 Rows = list[Tensor]  # a sentence each, (T, D), padding taken away
-
-
-def by_hand(pooling: str, hidden: list[Rows], row: int) -> Tensor:
-    last, mean = hidden[-1][row], lambda layer: hidden[layer][row].mean(0)
-    place = torch.arange(1, len(last) + 1, dtype=torch.float32)
-    return {
-        "mean": lambda: mean(-1),
-        "cls": lambda: last[0],
-        "max": lambda: last.max(0).values,
-        "mean_sqrt_len_tokens": lambda: last.sum(0) / len(last) ** 0.5,
-        "weightedmean": lambda: (place[:, None] * last).sum(0) / place.sum(),
-        "lasttoken": lambda: last[-1],
-        "first-last-avg": lambda: (mean(1) + mean(-1)) / 2,
-        "last2avg": lambda: (mean(-2) + mean(-1)) / 2,
-    }[pooling]()
 
 
 @pytest.fixture(scope="module")
@@ -65,23 +51,9 @@ def pooled(folder: Path, **options: Any) -> Tensor:
 def test_a_pooling_is_what_its_name_says_of_the_kept_layers(
     tiny_checkpoint: Path, hidden: list[Rows], pooling: str, layers: int
 ) -> None:
-    expected = torch.stack([by_hand(pooling, hidden[: layers + 1], row) for row in range(3)])
+    expected = torch.stack([by_hand(pooling, [layer[row] for layer in hidden[: layers + 1]]) for row in range(3)])
     vectors = pooled(tiny_checkpoint, pooling=pooling, layers=layers)
     torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
-def test_no_layers_leave_the_embedding_layer(tiny_checkpoint: Path, hidden: list[Rows], pooling: str) -> None:
-    expected = torch.stack([by_hand(pooling, hidden[:1], row) for row in range(3)])
-    torch.testing.assert_close(pooled(tiny_checkpoint, pooling=pooling, layers=0), expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_what_stands_behind_the_mask_is_not_seen(tiny_checkpoint: Path, pooling: str) -> None:
-    model = encoder.load(Checkpoint(tiny_checkpoint, "test"), pooling=pooling)
-    other = torch.where(MASK == 1, IDS, 77)
-    with torch.no_grad():
-        torch.testing.assert_close(model(IDS, MASK), model(other, MASK), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -123,14 +95,6 @@ def folder(tiny_checkpoint: Path, tmp_path: Path) -> Folder:
         return place
 
     return copy
-
-
-@pytest.mark.parametrize(
-    ("missing", "words"), [("tokenizer.json", "no tokenizer.json"), ("*.safetensors", "pickled weights are refused")]
-)
-def test_a_checkpoint_without_safe_files_is_refused(folder: Folder, missing: str, words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
-        describe(folder(missing))
 
 
 def test_options_that_are_not_given_are_read_from_a_sentence_transformers_checkpoint(folder: Folder) -> None:
@@ -194,31 +158,6 @@ def test_another_tokenizer_or_other_weights_have_another_digest(tiny_checkpoint:
     save_file(weights, place / "model.safetensors")
     digests.add(describe(place).digest)
     assert len(digests) == 3
-
-
-def test_distilbert_keeps_its_layers_elsewhere_and_is_cut_all_the_same(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = DistilBertConfig(vocab_size=400, dim=32, n_layers=3, n_heads=4, hidden_dim=64, max_position_embeddings=64)
-    whole = DistilBertModel(config).eval()
-    whole.save_pretrained(tmp_path)
-    shutil.copy(tiny_checkpoint / "tokenizer.json", tmp_path)
-    with torch.no_grad():
-        states = whole(IDS, MASK, output_hidden_states=True).hidden_states
-    torch.testing.assert_close(pooled(tmp_path, layers=2, pooling="cls"), states[2][:, 0], rtol=0, atol=1e-5)
-
-
-def test_a_decoder_is_pooled_over_its_tokens(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=400, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=2, eos_token_id=3
-    )  # fmt: skip
-    whole = GPT2Model(config).eval()
-    whole.save_pretrained(tmp_path)
-    shutil.copy(tiny_checkpoint / "tokenizer.json", tmp_path)
-    with torch.no_grad():
-        states = whole(IDS, attention_mask=MASK).last_hidden_state
-    expected = torch.stack([states[row, :n].mean(0) for row, n in enumerate(LENGTHS)])
-    torch.testing.assert_close(pooled(tmp_path), expected, rtol=0, atol=1e-5)
 
 
 def test_the_default_encoder_keeps_its_digest() -> None:

@@ -97,10 +97,6 @@ REFUSED = {
         lambda p: chain(p, *CHAIN, ("LSTM", "2_LSTM")),
         "2_LSTM is a LSTM, which cannot be exported; exportable are Transformer",
     ),
-    "a module of another package": (
-        lambda p: chain(p, *CHAIN, package="custom_st."),
-        "is a custom_st.Transformer, which cannot be exported",
-    ),
     "a module of a file in the folder": (
         lambda p: chain(p, *CHAIN, package="sentence_transformers_of_mine."),
         "is a sentence_transformers_of_mine.Transformer, which cannot be exported",

@@ -1,6 +1,5 @@
 """Folders that sentence-transformers saved, against what its own `encode` gives."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,6 @@ from tests.text import sentences
 Save = Callable[..., Any]
 
 TEXTS = ["boat", "A farmer paints the garden gate.", " ".join(sentences(6)), "Zoë's CAFÉ 🚣"]
-SWITCHES = {  # how releases before 6 state a pooling
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 PROMPTS = {"query": "The mayor admires: ", "passage": "her cousin sells "}
 
 
@@ -99,20 +90,6 @@ def test_a_saved_model_gives_its_own_vectors_after_export(save: Save, tmp_path: 
         assert worst <= 1e-4
     fp16 = export_reduced(tmp_path / "store", artifact, "fp16", None, lambda _: None)
     assert (fp16.licence, fp16.prompts) == (artifact.licence, artifact.prompts)  # the weights', whatever the precision
-
-
-@pytest.mark.parametrize("mode", ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
-@pytest.mark.parametrize("switches", [False, True])
-def test_every_pooling_is_read_in_the_new_form_and_as_switches(
-    save: Save, tmp_path: Path, mode: str, switches: bool
-) -> None:
-    model = save(lambda: modules().Pooling(32, mode))
-    if switches:
-        stated = {key: name == mode for key, name in SWITCHES.items()}
-        (tmp_path / "saved" / "1_Pooling" / "config.json").write_text(
-            json.dumps({"word_embedding_dimension": 32, **stated})
-        )
-    np.testing.assert_allclose(in_torch(tmp_path / "saved"), model.encode(TEXTS), rtol=0, atol=1e-5)
 
 
 def test_a_norm_at_the_end_is_left_out_and_one_before_a_layer_is_not(save: Save, tmp_path: Path) -> None:

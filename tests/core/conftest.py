@@ -1,8 +1,0 @@
-"""The core runs on asyncio."""
-
-import pytest
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
