@@ -17,12 +17,12 @@ from isosim.api.parameters import flat
 from isosim.api.policy import BYTES_A_TEXT, UNKNOWN, Policy, admit, head_of, policy_of, text_of
 from isosim.api.requests import ScoringRoute
 from isosim.api.state import Service
-from isosim.api.trace import NO_CONNECTION, Trace
+from isosim.api.trace import Trace, unwatched
 from isosim.errors import CallerLeft, TooLarge, Unavailable
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 CLOSING = ((b"connection", b"close"),)
-CONNECTION = "isosim.connection"  # ASGI extension of server/guard.py: a `Connection`
+ANSWER, WATCH = "isosim.answer", "isosim.watch"  # ASGI extensions of server/guard.py: see `Trace`
 UNCHARGED = (401, 429)  # no key; a key whose rate is used up, which further debts would block for longer and longer
 
 # Response headers of JSON answers: no caching, framing, scripts or sniffing.
@@ -86,8 +86,7 @@ def completed(send: Send, trace: Trace, service: Service) -> Send:
 async def give(response: Response, send: Send, trace: Trace, service: Service) -> None:
     """Sends a complete response, in one piece if the connection can."""
     headers = await begin_answer(trace, service, response.status_code, response.raw_headers)
-    at_once = trace.connection.answer
-    if not service.leaving and at_once is not None and at_once(trace.status, headers, bytes(response.body)):
+    if not service.leaving and trace.answer is not None and trace.answer(trace.status, headers, bytes(response.body)):
         return
     await send({"type": "http.response.start", "status": trace.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})
@@ -118,14 +117,14 @@ class Envelope:
             scope["path"] = scope["path"].removesuffix("/")
         service: Service = scope["state"]["service"]
         head = head_of(scope["headers"])
-        given = text_of(head, b"x-request-id")
-        request_id = given if REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
+        wanted = text_of(head, b"x-request-id")
+        request_id = wanted if REQUEST_ID.fullmatch(wanted) else f"{getrandbits(128):032x}"
         route, policy = self.route_of(scope)
         scope["route"] = route
-        connection = (scope.get("extensions") or {}).get(CONNECTION, NO_CONNECTION)
-        if b"origin" in head:  # CORSMiddleware adds headers to the answers for pages of other sites, by `send`
-            connection = connection._replace(answer=None)
-        trace = Trace(request_id, time.perf_counter(), connection, probe=policy.probe)
+        given = scope.get("extensions") or {}
+        # CORSMiddleware adds headers to the answers for pages of other sites, by `send`.
+        answer = None if b"origin" in head else given.get(ANSWER)
+        trace = Trace(request_id, time.perf_counter(), answer, given.get(WATCH, unwatched), probe=policy.probe)
         scope["state"] |= {"request_id": request_id, "trace": trace}
         receive = counted(receive, trace)
         service.observer.begin(scope, trace)

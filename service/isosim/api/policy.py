@@ -23,15 +23,13 @@ SMALL_BODY = 16_384  # maximum size, in bytes, of a body that holds only a few f
 # (2 MB: 100 ms, loadtest/stall.py), about as long as an uncached text does (loadtest/README.md).
 BYTES_A_TEXT = 10_000
 
-Head = Mapping[bytes, bytes]  # a request's headers by name
 
-
-def head_of(headers: Sequence[tuple[bytes, bytes]]) -> Head:
+def head_of(headers: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
     """Headers by name; of several headers with one name, the first."""
     return dict(reversed(headers))
 
 
-def text_of(head: Head, name: bytes) -> str:
+def text_of(head: Mapping[bytes, bytes], name: bytes) -> str:
     """A header's value; empty if the request does not have it."""
     value = head.get(name)
     return "" if value is None else value.decode("latin-1")
@@ -90,7 +88,7 @@ def policy_of(route: BaseRoute) -> Policy:
     return declared
 
 
-async def admit(scope: Asgi, head: Head, policy: Policy, service: Service, trace: Trace) -> int:
+async def admit(scope: Asgi, head: Mapping[bytes, bytes], policy: Policy, service: Service, trace: Trace) -> int:
     """Authenticates the request and applies the checks that do not need its body. Returns the largest body's size.
 
     Only this function reads a key. Which domains the key permits is checked later, in `resolve` and `permitted_job`.
@@ -171,7 +169,7 @@ HARMLESS = {"GET", "HEAD", "OPTIONS"}
 OWN = {"same-origin", "none"}  # harmless values of the header Sec-Fetch-Site; none: the user typed the address
 
 
-def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collection[str] = ()) -> None:
+def check_origin(method: str, head: Mapping[bytes, bytes], *, anonymous: bool, allowed: Collection[str] = ()) -> None:
     """Protects a server without keys from web pages that use the user's browser to reach it.
 
     Args:

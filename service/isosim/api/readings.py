@@ -54,9 +54,7 @@ def texts_of_keys(service: Service) -> Values:
 
 def remote_encoders(state: str) -> Callable[[Service], Values]:
     return lambda service: [
-        ([one.remote.id], float(one.remote.state == state))
-        for one in list(service.encoders.all)
-        if one.remote is not None
+        ([one.remote.id], float(one.remote.state == state)) for one in service.encoders.all if one.remote is not None
     ]
 
 

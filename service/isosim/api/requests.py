@@ -16,9 +16,9 @@ from isosim.api.policy import SCORING
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import MOST_UNKNOWN, parse_json, too_many
+from isosim.domains.encoders import LoadedEncoder
 from isosim.errors import NotFound
 from isosim.jobs.job import Job
-from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, Calibration, DomainRef
 
 Body = TypeVar("Body")

@@ -15,13 +15,13 @@ from isosim.access.key_file import Keys
 from isosim.access.limits import Limits
 from isosim.api.trace import Observer
 from isosim.domains.champions import Champions
+from isosim.domains.encoders import Encoders
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache
 from isosim.errors import Overloaded
 from isosim.jobs.job import Job
 from isosim.jobs.matches import MatchStore
 from isosim.jobs.store import JobStore
-from isosim.migration.encoders import Encoders
 from isosim.observability.metrics import Metrics
 from isosim.scoring.drift import DriftMonitor
 from isosim.settings import Settings

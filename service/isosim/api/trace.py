@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.types import Scope
 
 from isosim import CONTRACT
 from isosim.access.grants import NOBODY, Grant
-from isosim.encoders.embedding import Embeddings, Watch
+from isosim.encoders.embedding import Embeddings
 from isosim.errors import Forbidden, IsosimError
 from isosim.observability.logs import Facts, about, told
 from isosim.scoring.calibration import Calibration
@@ -35,16 +35,9 @@ NOTHING_COMPUTED = [
 ]
 
 
-class Connection(NamedTuple):
-    """What server/guard.py lets a request do with its connection."""
-
-    # Sends status, headers and body of an answer in one piece; returns False if nothing was sent. None: it cannot.
-    answer: Callable[[int, list[tuple[bytes, bytes]], bytes], bool] | None = None
-    # Arranges that the given function is called when the connection closes; what it returns cancels this.
-    watch: Watch = lambda _: lambda: None
-
-
-NO_CONNECTION = Connection()  # of another server than ours
+def unwatched(_: Callable[[], None]) -> Callable[[], object]:
+    """In place of `GuardedProtocol.watch`, with another server than ours."""
+    return lambda: None
 
 
 @dataclass(slots=True)
@@ -57,7 +50,9 @@ class Trace:
 
     request_id: str
     started: float  # time.perf_counter() at the start
-    connection: Connection = NO_CONNECTION
+    # From server/guard.py: sends status, headers and body of an answer in one piece; returns False if nothing was sent.
+    answer: Callable[[int, list[tuple[bytes, bytes]], bytes], bool] | None = None
+    watch: Callable[[Callable[[], None]], Callable[[], object]] = unwatched  # see `GuardedProtocol.watch`
     probe: bool = False  # whether the route is for probes and scrapers (see `Policy`)
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     grant: Grant = NOBODY  # NOBODY until the key is checked

@@ -1,8 +1,7 @@
 """Drift: a sliding window per domain shows whether requests still resemble the text that the champion was fitted to."""
 
-from array import array
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,25 +30,6 @@ class Drift:
     stability_index: float | None  # see `stability_index`; compares recent similarities with the version's first 1,000
 
 
-class Ring:
-    """The last numbers of a stream, in a fixed array."""
-
-    def __init__(self, size: int) -> None:
-        self._values = array("d", [0.0]) * size  # for a few numbers, five times faster than a numpy array
-        self._seen = 0
-
-    def extend(self, values: Sequence[float]) -> None:
-        held, size = self._values, len(self._values)
-        for place, value in enumerate(values, self._seen):
-            held[place % size] = value
-        self._seen += len(values)
-
-    @property
-    def values(self) -> Doubles:
-        """The numbers held, in no particular order."""
-        return np.frombuffer(self._values)[: min(self._seen, len(self._values))]
-
-
 def stability_index(baseline: Doubles, recent: Doubles) -> float:
     """Population stability index: Σ (r − b) ln(r / b) over the baseline's deciles (Siddiqi, 2006, chapter 8).
 
@@ -73,9 +53,10 @@ class DriftWindow:
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self._flags, self._distances, self._similarities = Ring(WINDOW), Ring(WINDOW), Ring(WINDOW)
-        self._baseline = Ring(BASELINE)
-        self._room = BASELINE
+        self._flags: deque[bool] = deque(maxlen=WINDOW)
+        self._distances: deque[float] = deque(maxlen=WINDOW)
+        self._similarities: deque[float] = deque(maxlen=WINDOW)
+        self._baseline: list[float] = []
 
     def observe(self, scores: Scores) -> None:
         if scores.verdicts is not None:
@@ -83,21 +64,21 @@ class DriftWindow:
             self._distances.extend([verdict.distance for verdict in scores.verdicts])
         similarities = scores.similarity if scores.unreadable is None else scores.similarity[scores.readable]
         numbers: list[float] = similarities.tolist()
-        if self._room:
-            self._baseline.extend(numbers[: self._room])
-        self._similarities.extend(numbers[self._room :])
-        self._room = max(0, self._room - len(numbers))
+        room = BASELINE - len(self._baseline)
+        self._baseline += numbers[:room]
+        self._similarities += numbers[room:]
 
     def measure(self) -> Drift:
-        flags, distances, recent = self._flags.values, self._distances.values, self._similarities.values
+        # `copy` holds the interpreter's lock throughout, so that no other thread changes the numbers meanwhile.
+        flags, distances, recent = (np.array(one.copy()) for one in (self._flags, self._distances, self._similarities))
         enough = len(flags) >= FEWEST
         return Drift(
             texts=len(flags),
-            pairs=len(self._baseline.values) + len(recent),
+            pairs=len(self._baseline) + len(recent),
             out_of_domain=float(flags.mean()) if enough else None,
             distance_mean=float(distances.mean()) if enough else None,
             distance_spread=float(distances.std()) if enough else None,
-            stability_index=stability_index(self._baseline.values, recent) if len(recent) >= FEWEST else None,
+            stability_index=stability_index(np.array(self._baseline), recent) if len(recent) >= FEWEST else None,
         )
 
 

@@ -24,6 +24,7 @@ from isosim.api.readings import registry_of
 from isosim.api.state import Listings, Phase, Service
 from isosim.api.trace import Observer
 from isosim.domains.champions import Champions
+from isosim.domains.encoders import Encoders
 from isosim.domains.history import Author
 from isosim.domains.registry import Registry, StoredCalibrations
 from isosim.domains.store import DomainStore
@@ -35,7 +36,6 @@ from isosim.jobs.hints import announce
 from isosim.jobs.job import Job
 from isosim.jobs.matches import MatchStore
 from isosim.jobs.store import JobStore
-from isosim.migration.encoders import Encoders
 from isosim.observability import logs
 from isosim.observability.logs import Facts
 from isosim.observability.metrics import Metrics

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isosim.domains.encoders import Encoders, LoadedEncoder
 from isosim.domains.registry import StoredCalibrations
 from isosim.domains.seeding import seed_default
 from isosim.domains.store import DomainStore
@@ -19,7 +20,6 @@ from isosim.encoders.spec import EncoderSpec, Engine
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import IsosimError, Unavailable
-from isosim.migration.encoders import Encoders, LoadedEncoder
 from isosim.server import announcements
 from isosim.settings import Settings
 from isosim.store.blobs import opened

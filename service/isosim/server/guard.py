@@ -15,8 +15,7 @@ import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from isosim.api.middleware import CONNECTION
-from isosim.api.trace import Connection
+from isosim.api.middleware import ANSWER, WATCH
 
 Reason = Literal["headers", "body", "pipelining", "room", "full"]
 
@@ -165,7 +164,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()  # raises an error if the request's target is invalid
         self.headers = []  # for trailers, which must not be treated as headers (RFC 9110, 6.5.1)
         self.guard.idle.pop(self, None)
-        self.scope["extensions"] = {CONNECTION: Connection(partial(send_whole, self.cycle), self.watch)}  # type: ignore[dict-item]
+        self.scope["extensions"] = {ANSWER: partial(send_whole, self.cycle), WATCH: self.watch}  # type: ignore[dict-item]
         self.unanswered.append(self.cycle)
         self.deadline = self.loop.time() + self.guard.body_timeout
         self.in_head, self.in_body, self.taken, self.around = False, True, 0, 0
@@ -259,7 +258,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.watching.clear()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], object]:
-        """See `Connection`. Calls `left` soon if the client has already disconnected."""
+        """Calls `left` when the client disconnects, soon if it has; what it returns cancels this."""
         self.watching[left] = None
         if self.transport.is_closing():
             self.loop.call_soon(left)

@@ -4,12 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from isosim.encoders.texts import Verdict
 from isosim.scoring.calibration import Calibration
-from isosim.scoring.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, Ring, stability_index
+from isosim.scoring.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, stability_index
 from isosim.scoring.out_of_domain import FALSE_ALARMS
 from isosim.scoring.similarity import Scores
 
@@ -22,15 +20,6 @@ def scores(similarities: list[float] | np.ndarray, flagged: int = 0, distance: f
         for row in range(len(found))
     ]
     return Scores(found, found, None, None, None, verdicts)
-
-
-@given(st.lists(st.lists(st.floats(-1, 1), max_size=30), max_size=20))
-def test_a_ring_keeps_the_last_numbers(chunks: list[list[float]]) -> None:
-    ring = Ring(16)
-    for chunk in chunks:
-        ring.extend(chunk)
-    everything = [value for chunk in chunks for value in chunk]
-    assert sorted(ring.values) == sorted(everything[-16:])
 
 
 def test_little_says_nothing() -> None:

@@ -30,6 +30,7 @@ from isosim.api.policy import is_json, needs
 from isosim.api.requests import JobDep, JobId, TraceDep, json_response, parsed
 from isosim.api.state import Phase, Service, ServiceDep
 from isosim.api.trace import Trace
+from isosim.domains.encoders import LoadedEncoder
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import (
     EncoderMismatch,
@@ -42,7 +43,6 @@ from isosim.jobs.job import Job, JobRequest, LabelledPair
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
 from isosim.jobs.store import JobStore, OpenJob, owner_name
-from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.calibration import DomainRef
 from isosim.store.identity import identify
 from isosim.threads import LONG

@@ -200,7 +200,7 @@ async def read_stored(
         return read_isolated(file, reading, limits, lines, left, vectors=vectors)
 
     with one_of_few(service, trace.grant):
-        unwatch = trace.connection.watch(left.set)
+        unwatch = trace.watch(left.set)
         try:
             async with service.whole_files if whole else nullcontext():
                 return await asyncio.to_thread(read)

@@ -8,8 +8,8 @@ from isosim.api.scoring.request import ScoringRequest
 from isosim.api.state import Service
 from isosim.api.trace import Trace
 from isosim.domains.champions import Champion, Standing
+from isosim.domains.encoders import LoadedEncoder
 from isosim.errors import Action, InvalidInput, NotFound, UnknownModel
-from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.scoring.distances import Space
 

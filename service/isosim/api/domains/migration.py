@@ -19,8 +19,8 @@ from isosim.api.policy import needs
 from isosim.api.requests import DomainName
 from isosim.api.state import Service, ServiceDep
 from isosim.domains.domain import Domain, Migration
+from isosim.domains.encoders import LoadedEncoder
 from isosim.errors import Conflict, IsosimError, NotFound
-from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.advice import check_lost, lost_targets
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.equating import equate, table

@@ -241,7 +241,7 @@ async def match_result(
 
         check_ended(job)
         with one_of_few(service, trace.grant):
-            unwatch = trace.connection.watch(left.set)
+            unwatch = trace.watch(left.set)
             try:
                 await service.store.within(LONG, write)
             finally:

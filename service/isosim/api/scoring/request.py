@@ -12,12 +12,12 @@ from isosim.api.requests import resolve
 from isosim.api.state import Service
 from isosim.api.trace import Trace
 from isosim.arrays import Doubles, Vectors
+from isosim.domains.encoders import LoadedEncoder
 from isosim.encoders.brought import refuse_texts
 from isosim.encoders.embedding import Embeddings
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.texts import Side
 from isosim.errors import EmptyInput, EncoderMismatch, InvalidInput
-from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.distances import Space
 from isosim.scoring.similarity import Scores, normalized, score
@@ -156,7 +156,7 @@ class ScoringRequest:
         side: Side = "left" if truncation_direction.lower() == "left" else "right"
         judge = self.calibration.early_judge if scored else None
         texts = [before + content for content in contents] if before else contents
-        self.embeddings = await self.encoder.embedder.embed(texts, side, self.trace.connection.watch, judge)
+        self.embeddings = await self.encoder.embedder.embed(texts, side, self.trace.watch, judge)
         if truncate is False and any(text.truncated for text in self.embeddings.texts):
             raise InvalidInput(f"truncate is false and a text has more than {artifact.spec.max_length} tokens")
 

@@ -105,12 +105,16 @@ class Encoders:
     def __init__(self, registry: Registry) -> None:
         """Starts without encoders; see `add`."""
         self.registry = registry
-        self.all: list[LoadedEncoder] = []
+        self._loaded: dict[str, LoadedEncoder] = {}  # by digest; the server's own encoder is the first
 
     def add(self, loaded_encoder: LoadedEncoder) -> None:
         """Adds an encoder. The first call must add the server's own encoder; a second call adds the next encoder."""
-        self.all.append(loaded_encoder)
+        self._loaded[loaded_encoder.digest] = loaded_encoder
         self.registry.add(loaded_encoder.digest)
+
+    @property
+    def all(self) -> list[LoadedEncoder]:
+        return list(self._loaded.values())
 
     @property
     def first(self) -> LoadedEncoder:
@@ -158,7 +162,7 @@ class Encoders:
             loaded_encoder.embedder.batcher.cpu_contended = cpu_contended
 
     def find(self, digest: str) -> LoadedEncoder | None:
-        return next((loaded_encoder for loaded_encoder in self.all if loaded_encoder.digest == digest), None)
+        return self._loaded.get(digest)
 
     def require_next(self) -> LoadedEncoder:
         """The next encoder. Raises Conflict if the server has none."""

@@ -1,1 +1,0 @@
-"""Migration of a domain to another encoder: routing of requests, shadow scoring, equivalent thresholds."""
