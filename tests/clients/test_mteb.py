@@ -12,10 +12,10 @@ from mteb.models import OpenAIAPIEncodeWrapper
 
 
 class LocalStsb(type(mteb.get_task("STSBenchmark"))):  # type: ignore[misc]
-    """mteb's own task on the test file beside the clone; mteb would download it."""
+    """mteb's own task on some of its pairs; mteb would download all of them."""
 
     def load_data(self, **_: Any) -> None:
-        with (Path(os.environ["ISOSIM_DATA"]) / "sts" / "stsb" / "test.tsv").open(encoding="utf-8") as file:
+        with (Path(os.environ["ISOSIM_STS"]) / "stsb" / "test.tsv").open(encoding="utf-8") as file:
             rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
         columns = {
             "sentence1": [row[1] for row in rows],

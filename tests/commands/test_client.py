@@ -18,11 +18,17 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import IsosimError
 from isosim.jobs.job import Job, JobRequest, Status
 from tests.commands.conftest import Run, started
-from tests.processes import Serve, environment, free_port
+from tests.processes import Serve, Server, environment, free_port
 from tests.stores import domains_of, jobs_of, post_job
 from tests.text import sentences
 
 PAIR = "\t".join(sentences(2)) + "\n"
+
+
+@pytest.fixture(scope="module")
+def served(module_serve: Serve, calibrated_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    store = shutil.copytree(calibrated_store, tmp_path_factory.mktemp("served") / "store")
+    return module_serve(model_store=store, encoder="tiny")
 
 
 @pytest.mark.parametrize(
@@ -37,11 +43,8 @@ PAIR = "\t".join(sentences(2)) + "\n"
         ("threshold", "tickets@9", "--fmr", "0.05"),
     ],
 )
-def test_a_server_gives_what_the_app_in_this_process_gives(
-    run: Run, serve: Serve, own_store: Path, words: tuple[str, ...]
-) -> None:
-    server = serve(model_store=own_store, encoder="tiny")
-    here, there = (run(*words, *more, stdin=PAIR) for more in ((), ("--server", server.url)))
+def test_a_server_gives_what_the_app_in_this_process_gives(run: Run, served: Server, words: tuple[str, ...]) -> None:
+    here, there = (run(*words, *more, stdin=PAIR) for more in ((), ("--server", served.url)))
     assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
 
 

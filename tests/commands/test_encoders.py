@@ -111,12 +111,6 @@ def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_
     report = json.loads(made.stdout)["report"]
     assert set(report["not_judged"]) == {"out_of_domain", "recognition"}
 
-    plain = json.loads(command("threshold", "d@1", "--fmr", "0.01", "--json", **settings).stdout)
-    found = json.loads(command("threshold", "d@1", "--fmr", "0.01", "--unit", "l2", "--json", **settings).stdout)
-    assert found["similarity"] == plain["similarity"]
-    assert found["distance"] == pytest.approx((2 - 2 * plain["similarity"]) ** 0.5)
-    said = command("threshold", "d@1", "--fmr", "0.01", "--unit", "l2", **settings).stdout
-    assert said.startswith(f"d@1: l2 ≤ {found['distance']:.6g}\n")
     assert (
         "is not one of 'cosine_distance'"
         in command("threshold", "d@1", "--fmr", "0.01", "--unit", "miles", **settings).stderr

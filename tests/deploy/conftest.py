@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.chart import Manifest
+from tests.deploy.combinations import render_all
 from tests.deploy.engine import ROOT, Engine, start_engine, stop_engine
 
 REVISION = "0123456789abcdef"
+
+
+@pytest.fixture(scope="session")
+def rendered() -> dict[str, list[Manifest]]:
+    return render_all()
 
 
 @pytest.fixture(scope="session")

@@ -47,17 +47,11 @@ from tests.deploy.combinations import (
     ROLE,
     environment,
     pods,
-    render_all,
 )
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 from tests.processes import wait_until
 
 CUSTOM = {"HTTPRoute", "PrometheusRule", "ScaledObject", "ServiceMonitor"}  # Kubernetes' own schemas do not know them
-
-
-@pytest.fixture(scope="module")
-def rendered() -> dict[str, list[Manifest]]:
-    return render_all()
 
 
 def test_lint_finds_nothing_however_strict() -> None:

@@ -4,19 +4,11 @@ import json
 import re
 from typing import Any
 
-import pytest
-
 from isosim.settings import Settings, unread
 from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, merged, named, render
-from tests.deploy.combinations import WAITING, environment, own_pod, pods, render_all, template_of
+from tests.deploy.combinations import WAITING, environment, own_pod, pods, template_of
 from tests.deploy.rules import alerts as alerts_of_the_files
 from tests.deploy.rules import recordings
-
-
-@pytest.fixture(scope="module")
-def rendered() -> dict[str, list[Manifest]]:
-    return render_all()
-
 
 VARIABLE = re.compile(r"\bISOSIM_[A-Z][A-Z_]*[A-Z]\b")
 NO_SETTINGS = {
