@@ -205,17 +205,6 @@ def test_what_does_not_fit_is_refused_whole_with_429(serve: Serve, store: Path) 
     assert int(again.headers["x-compute-tokens"]) > 0  # the refused request had computed none of them
 
 
-def test_the_version_of_another_encoder_is_409(serve: Serve, store: Path, tiny_checkpoint: Path) -> None:
-    export(store, "other", str(tiny_checkpoint), max_length=16)
-    first = serve(model_store=store, encoder="tiny")
-    assert first.calibrate("letters", sentences(300), promote="always")["status"] == "succeeded"
-    first.stop()
-    second = serve(model_store=store, encoder="other")
-    for domain in ("letters", "letters@1"):
-        check(second.client.post("/similarity", json={**PAIR, "domain": domain}), 409, "Conflict", "encoder_mismatch")
-    check(second.client.put("/domains/letters/champion", json={"version": 1}), 409, "Conflict", "encoder_mismatch")
-
-
 def test_a_server_that_cannot_calibrate_is_503_with_the_remedy(
     serve: Serve, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

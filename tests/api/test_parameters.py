@@ -10,7 +10,6 @@ from isosim.api.parameters import flat, parameters
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.processes import Server
-from tests.text import sentences
 
 COMPATIBLE = {
     "/", "/invocations", "/embed", "/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score", "/v1/embeddings",
@@ -102,21 +101,3 @@ def test_compatible_routes_refuse_our_own_names_where_they_take_none(tiny_server
             assert "domain: this route takes no such query parameter" in message
     response = tiny_server.client.post("/v1/embeddings", json={"input": "a", "domain": "x"})
     assert (response.status_code, ": this route takes no such field" in response.text) == (400, True)
-
-
-def test_a_compatible_route_names_the_fields_that_it_ignores(tiny_server: Server) -> None:
-    response = tiny_server.client.post("/embed", json={"inputs": "a", "domian": "x", "user": "y"})
-    assert (response.status_code, response.headers["x-isosim-ignored"]) == (200, "domian, user")
-
-
-def test_a_misspelt_calibration_is_refused_and_not_promoted(tiny_server: Server) -> None:
-    text, kind = "\n".join(sentences(300)).encode(), {"content-type": "text/plain"}
-    jobs = len(tiny_server.client.get("/calibrate").json()["jobs"])
-    for query, meant in (("metod=flow&promote=never", "method"), ("method=flow&promot=never", "promote")):
-        answer = tiny_server.client.post(f"/calibrate?domain=d&{query}", content=text, headers=kind)
-        assert (answer.status_code, answer.json()["error_type"]) == (422, "Validation")
-        assert f"did you mean {meant}?" in answer.json()["error"]
-    answer = tiny_server.client.post("/calibrate?method=flow", json={"domain": "d", "texts": sentences(300)})
-    assert answer.status_code == 422
-    assert "belongs in the JSON body" in answer.json()["error"]
-    assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == jobs

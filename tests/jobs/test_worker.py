@@ -120,7 +120,8 @@ def test_a_job_ends_as_its_process_does(
 def test_a_process_that_hangs_is_ended_as_if_it_had_died(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isosim.worker.supervisor.SILENCE", 1.0)
     job, facts = post(jobs), died("did not answer for 1 s while fitting")
-    worker(jobs, "os.kill(os.getpid(), signal.SIGSTOP)").serve(burst=True)
+    with serving(worker(jobs, "os.kill(os.getpid(), signal.SIGSTOP)")):
+        wait_until(lambda: jobs.read(job.id).status is Status.FAILED, 60)
     assert {name: getattr(jobs.read(job.id), name) for name in facts} == facts
 
 

@@ -149,13 +149,6 @@ def test_what_was_under_way_at_the_end_is_told(serve: Serve, store: Path) -> Non
     assert 200 in seen
 
 
-def test_a_key_is_known_by_its_name(indiscreet: Callable[..., Server], store: Path, tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text(f"{hashlib.sha256(b'k').hexdigest()} read domains=* the analysts\n")
-    server = indiscreet(model_store=store, encoder="tiny", api_keys_file=tmp_path / "keys")
-    line = ask(server, "named", authorization="Bearer k")
-    assert line["caller"] == "the analysts"
-
-
 def test_a_calibration_is_told_by_whoever_runs_it(
     serve: Serve, store: Path, redis_server: RedisServer, worker: Callable[..., Process]
 ) -> None:

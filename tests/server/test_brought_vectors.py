@@ -111,32 +111,6 @@ def test_vectors_are_scored_as_lists_and_as_base64_bit_for_bit(server: Server) -
     assert detail == dict.fromkeys(("out_of_domain", "tokens", "numbers_differ", "negation_differs"))
 
 
-def distances(cosines: Any) -> dict[str, Any]:
-    """Of unit vectors, in each metric."""
-    far = 2 - 2 * cosines
-    return dict(zip(METRICS, (1 - cosines, np.sqrt(far), far, cosines), strict=True))
-
-
-def test_percentiles_are_honest_for_vectors_that_were_not_calibrated_on(server: Server) -> None:
-    """A threshold for 1 % lets through 1 % of unseen random pairs, in whichever unit it is asked for."""
-    cosines = np.vecdot(unit_vectors(4000, 11).astype(np.float64), unit_vectors(4000, 12))
-
-    def advised(**query: Any) -> Any:
-        return server.client.get("/domains/default/threshold", params={"fmr": 0.01} | query).json()
-
-    plain = advised()
-    assert "distance" not in plain
-    assert 0.006 < (cosines >= plain["similarity"]).mean() < 0.014
-    for unit, values in distances(cosines).items():
-        found = advised(unit=unit)
-        assert (found["unit"], found["space"], found["similarity"]) == (unit, "calibrated", plain["similarity"])
-        low, high = found["distance_interval"]
-        assert low <= found["distance"] <= high
-        passing = values >= found["distance"] if unit == "inner_product" else values <= found["distance"]
-        assert np.array_equal(passing, cosines >= plain["similarity"])
-        assert advised(unit=unit, space="raw") == found | {"space": "raw"}  # the identity keeps the vectors
-
-
 TEXT_ROUTES = [
     ("/similarity", {"pairs": [["a", "b"]]}),
     ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),

@@ -104,13 +104,6 @@ class TestOpenAI:
         ):
             assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
-    def test_models_come_with_their_domains(self, calibrated: Server) -> None:
-        names = [model["id"] for model in calibrated.client.get("/v1/models").json()["data"]]
-        assert names == ["isosim", "isosim/default", "isosim/default:raw", "isosim/tickets", "isosim/tickets:raw"]
-        card = calibrated.client.get("/v1/models/isosim/tickets@1").json()
-        assert card["id"] == "isosim/tickets@1"
-        assert card["created"] > 1_700_000_000
-
 
 @pytest.fixture(scope="module")
 def calibrated(module_serve: Serve, module_store: Path, tiny: EncoderArtifact) -> Server:
@@ -120,13 +113,6 @@ def calibrated(module_serve: Serve, module_store: Path, tiny: EncoderArtifact) -
 
 
 class TestRerank:
-    def test_texts_are_sorted_and_returned_where_asked(self, tiny_server: Server) -> None:
-        ranks = post(tiny_server, "/rerank", query=TEXTS[0], texts=[*TEXTS[1:], TEXTS[0]], return_text=True)
-        assert ranks[0] == {"index": 3, "score": pytest.approx(1, abs=1e-6), "text": TEXTS[0]}
-        scores = [rank["score"] for rank in ranks]
-        assert scores == sorted(scores, reverse=True)
-        assert "text" not in post(tiny_server, "/rerank", query=TEXTS[0], texts=TEXTS)[0]
-
     def test_documents_get_coheres_answer_under_all_its_addresses(self, tiny_server: Server) -> None:
         body = {"query": TEXTS[0], "documents": [TEXTS[1], {"text": TEXTS[2]}], "return_documents": True, "top_k": 1}
         for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
@@ -181,13 +167,6 @@ class TestTei:
 
     def test_tokenizing_does_not_cut(self, tiny_server: Server) -> None:
         assert len(post(tiny_server, "/tokenize", inputs="the garden gate " * 50)[0]) > 100
-
-    def test_info_names_the_encoder_and_its_limits(self, tiny_server: Server) -> None:
-        info = tiny_server.client.get("/info").json()
-        assert info["model_id"] == "tiny"
-        assert info["model_sha"] == tiny_server.client.get("/readyz").json()["encoder"]
-        assert info["max_input_length"] == 32
-        assert info["model_type"] == {"embedding": {"pooling": "mean"}}
 
     def test_null_parameters_are_none(self, tiny_server: Server) -> None:
         inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS}

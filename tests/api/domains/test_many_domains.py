@@ -83,8 +83,3 @@ def test_a_page_of_a_search_holds_what_has_the_word_in_its_name(
 ) -> None:
     page = crowded.client.get(f"/domains?{query}").json()
     assert ([one["domain"] for one in page["domains"]], page["next"]) == (found, after)
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", f"after={'a' * 65}"])
-def test_a_page_that_makes_no_sense_is_refused(crowded: Server, query: str) -> None:
-    assert crowded.client.get(f"/domains?{query}").status_code == 422
