@@ -77,7 +77,7 @@ def test_a_disk_that_is_full_during_a_fit_delays_the_job(with_news: Volume, serv
 
 def test_a_disk_that_is_full_during_a_match_delays_it(volume: Volume, serve: Serve) -> None:
     server = serve(model_store=volume.store, encoder="tiny")
-    posted = server.client.post("/matches", files={"a": ("a.txt", "\n".join(LONG))})
+    posted = server.client.post("/matches", files={"a": ("a.txt", "\n".join(LONG[:3000]))})
     assert posted.status_code == 202, posted.text
     place = f"/matches/{posted.json()['job']}"
     wait_until(lambda: server.client.get(place).json()["best"], 120, 0.01)
@@ -89,7 +89,7 @@ def test_a_disk_that_is_full_during_a_match_delays_it(volume: Volume, serve: Ser
         assert server.client.get(f"{place}/result").status_code == 409
     found = wait_until(lambda: (now := server.client.get(place).json())["finished"] and now, 120)
     assert (found["status"], found["best"]) == ("succeeded", None), found
-    assert len(server.client.get(f"{place}/result").content.splitlines()) >= len(LONG)
+    assert len(server.client.get(f"{place}/result").content.splitlines()) >= 3000
     assert half_made(volume.store) == [] == [*volume.store.glob("input/*")]
 
 

@@ -14,7 +14,7 @@ ENDED = ("succeeded", "failed", "cancelled")
 
 def test_a_killed_process_of_a_match_is_followed_by_another(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny")
-    posted = server.client.post("/matches", files={"a": ("a.txt", "\n".join(LONG))})
+    posted = server.client.post("/matches", files={"a": ("a.txt", "\n".join(LONG[:3000]))})
     assert posted.status_code == 202, posted.text
     place = f"/matches/{posted.json()['job']}"
     best = wait_until(lambda: server.client.get(place).json()["best"], 120, 0.01)  # while the rest is computed
@@ -24,7 +24,7 @@ def test_a_killed_process_of_a_match_is_followed_by_another(serve: Serve, store:
     assert (found["status"], found["best"]) == ("succeeded", None), found
     assert not [*store.glob("matches/*/*/best")]
     assert "attempt 1: the job's process was killed" in found["notices"][0]
-    assert len(server.client.get(f"{place}/result").content.splitlines()) >= len(LONG)  # more where pairs are equal
+    assert len(server.client.get(f"{place}/result").content.splitlines()) >= 3000  # more where pairs are equal
     assert not [*store.glob("input/*"), *store.glob("open/*/*")]
 
 
