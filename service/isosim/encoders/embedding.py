@@ -105,8 +105,8 @@ class Embedder:
         """Vectors of texts, rounded as the cache rounds them. Texts that are too long are cut from `side`.
 
         `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
-        `judge`, the domain's out-of-domain test, checks the texts that were computed; one call may check texts of
-        several requests.
+        `judge`, the domain's out-of-domain test, checks the texts that were computed or read from the shared cache;
+        one call of `judge` may check texts of several requests.
 
         Raises:
             CallerLeft: the client closed its connection before the vectors were computed.
@@ -124,7 +124,7 @@ class Embedder:
         missing = [key for key in content_of if key not in known]
         shared_hits = shared_misses = joined = computed = 0
         if missing and self.cache.shared is not None:
-            shared_hits = await self._look_further(missing, known)
+            shared_hits = await self._look_further(missing, known, judge)
             shared_misses = len(missing) - shared_hits
             missing = [key for key in missing if key not in known]
         looked = time.perf_counter() - started
@@ -142,9 +142,9 @@ class Embedder:
             texts, vectors, rows, *spent, looked, memory_hits, shared_hits, shared_misses, joined, computed
         )
 
-    async def _look_further(self, keys: list[bytes], known: dict[bytes, PooledVector]) -> int:
+    async def _look_further(self, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None) -> int:
         """Adds the shared cache's entries of these keys to `known`; how many it has."""
-        found = await self.cache.find(keys)
+        found = await self.cache.find(keys, judge)
         for key, shared in zip(keys, found, strict=True):
             # The vector in memory is preferred: another request may have computed it during the lookup.
             pooled = self.cache.get(key) or shared
