@@ -36,3 +36,13 @@ def test_it_holds_the_first_entry_of_each_key_and_what_was_used_last(
                 del model[next(iter(model))]
         assert (len(cache), cache.size) == (len(model), sum(map(cost, model.values())))
     assert all(cache.get(key) is entry for key, entry in model.items())
+
+
+def test_an_entry_that_was_used_stays_longer_than_one_put_after_it() -> None:
+    cache, entries = VectorCache(3 * COST), [PooledVector(np.zeros(4, np.float32), n, False) for n in range(5)]
+    for n in range(3):
+        cache.put(bytes([n]), entries[n])
+    cache.get(bytes([0]))
+    for n in (3, 4):
+        cache.put(bytes([n]), entries[n])
+    assert [n for n in range(5) if cache.get(bytes([n])) is not None] == [0, 3, 4]
