@@ -442,6 +442,11 @@ def test_versions_whose_numbers_are_lost_get_new_ones_in_the_order_of_their_crea
     assert [created[number] for number in sorted(created)] == sorted(created.values())
     blobs.write("domains/a.json", b"{")
     assert store.repair("a").versions.keys() == created.keys()  # which have been written by now
+    version = store.read("a").versions[max(created)]
+    store._write_manifest("a", replace(version, number=0), epoch=0)
+    sound = blobs.read("domains/a.json")[0]
+    blobs.write("domains/a.json", sound.replace(b'"history":', b'"history": 1, "lost":'))
+    assert store.repair("a").next == version.number + 1  # the number is in what is left of the record
 
 
 @pytest.mark.parametrize("file", ["weights", "report.json"])

@@ -490,7 +490,8 @@ class DomainStore:
         numbers = {*versions, *(version.number for version, _, _ in manifests)}
         numbers |= {entry.after for entry in (*older.entries, *domain.history) if entry.what == "version_published"}
         # The lost record may have given a number to each manifest that has none.
-        unknown += sum(version.number == 0 for version, _, _ in manifests)
+        numbered = {version.upload for version in domain.versions.values()}
+        unknown += sum(version.number == 0 and version.upload not in numbered for version, _, _ in manifests)
         domain = replace(
             domain,
             versions=versions,
