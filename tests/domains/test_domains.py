@@ -25,7 +25,7 @@ from isosim.errors import Conflict, CorruptArtifact, NotFound
 from isosim.scoring.advice import Target
 from isosim.store.blobs import Blobs, opened
 from tests.core.scoring.references import REFERENCE
-from tests.store.conftest import Open
+from tests.store.conftest import EVERY_PLACE, Open
 from tests.store.machines import FAULTS, Crashing, Watched, faulty, run_on
 from tests.stores import keys_of
 
@@ -283,6 +283,7 @@ class Machine(RuleBasedStateMachine):
         self.crashing.blobs.delete([entry.key for entry in list(self.crashing.blobs.list(""))])
 
 
+@EVERY_PLACE
 def test_a_domain_stays_whole_whoever_writes_and_dies(place: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isosim.domains.store.RECENT", 3)  # so that entries of the history leave the record
     monkeypatch.setattr("isosim.domains.store.BLOCK", 3)

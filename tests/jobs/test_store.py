@@ -14,7 +14,7 @@ from isosim.jobs.job import ATTEMPTS, Job, JobRequest, LabelledPair, Status
 from isosim.jobs.posted import Spool
 from isosim.jobs.store import ABANDONED, SILENCE, Attempt, JobStore, OpenJob, id_of
 from isosim.store.blobs import Blobs
-from tests.store.conftest import Open
+from tests.store.conftest import EVERY_PLACE, Open
 from tests.store.machines import FAULTS, Crashing, Watched, faulty, run_on
 
 REQUEST = JobRequest("a", "e" * 64, "minilm", promote="never")
@@ -266,6 +266,7 @@ class Machine(RuleBasedStateMachine):
             self.crashing.blobs.delete(names(self.crashing.blobs))
 
 
+@EVERY_PLACE
 def test_each_job_runs_to_one_end_whoever_dies(place: Open) -> None:
     run_on(place, Machine, examples=60)
 
