@@ -1,3 +1,3 @@
 """The stores of each kind that the tests of records use."""
 
-from tests.store.conftest import blobs, place  # noqa: F401 - fixtures
+from tests.store.conftest import blobs, objects, place  # noqa: F401 - fixtures
