@@ -39,6 +39,9 @@ def test_the_duplicates_of_a_file_with_labels_and_again(run: Run, texts: Path, t
     assert state["answer"]["precision"] >= 0.9
     assert state["answer"]["judged"] >= PLANTED
     assert [row["label"] for row in state["result"][:PLANTED]] == [1] * PLANTED
+    before, failed = out.read_bytes(), run("match", "--match", match, "--threshold", "none", "-o", out)
+    assert failed.returncode == 1, failed.stderr
+    assert (out.read_bytes(), f"{out} stays as it was" in failed.stderr) == (before, True)
     judged = run("match", "--match", match, "--judge", "4", "--similarity", "0.9", stdin="Ja\n1\nu\n0\ns\nq\n")
     assert judged.returncode == 0, judged.stderr
     assert "'ja' is none of y, n, s, u, q" in judged.stderr

@@ -22,7 +22,7 @@ from isosim.jobs.labelled_pairs import labelled_pairs
 from isosim.jobs.sandbox import Reading, read_path
 from isosim.jobs.text_lines import STDIN, read_lines
 from isosim.scoring.calibration import DEFAULT
-from isosim_client import Client, Match, MatchAnswer, NoAnswer, SearchOutcome
+from isosim_client import ApiError, Client, Match, MatchAnswer, NoAnswer, SearchOutcome
 
 FORMATS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".xlsx": "xlsx"}
 TEXT = 200  # characters of a text that are printed on a terminal
@@ -119,7 +119,12 @@ def match(
                 remark(f"isosim: {judged.unknown:,} labelled pairs are not among the candidates")
         if judge:
             ask(client, found, judge, precision)
-        state = client.match_state(found, **target)
+        try:
+            state = client.match_state(found, **target)
+        except ApiError:
+            if output is not None and output.exists():
+                remark(f"isosim: {output} stays as it was before")
+            raise
         view = {"form": form, "at_most": at_most, **target}
         if output is not None:
             pieces = client.result(found, format=FORMATS[output.suffix.lower()], **view)

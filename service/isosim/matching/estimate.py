@@ -199,19 +199,29 @@ class Estimate:
         The result is one of the candidates' similarities; None: no threshold that enough judged candidates reach has
         this precision (FEWEST_ABOVE).
         """
-        fewest = int(np.clip(SHARE_ABOVE * len(self.judged), *FEWEST_ABOVE))
-        if len(self.judged) < fewest:
-            return None
-        shares = self.matches[:, 1:] / self.edges[1:]
-        values = np.quantile(shares, (1 - self.confidence) / 2, axis=0) if bound else shares.mean(0)
-        reached = values >= precision
-        reached &= self.edges[1:] > self.judged[fewest - 1]
-        for edge in self.edges[1:][reached][::-1]:
+        values = self._precisions(bound)
+        for edge in self.edges[1:][values >= precision][::-1]:
             point = self.at(float(self.similarity[edge - 1]))  # equal similarities pass together
             value = point.precision_interval[0] if bound and point.precision_interval else point.precision
             if value is not None and value >= precision:
                 return point.threshold
         return None
+
+    def highest(self, *, bound: bool = False) -> Point | None:
+        """The point with the highest precision, or lower end of its interval; None: too few pairs are judged."""
+        values = self._precisions(bound)
+        if not np.isfinite(values).any():
+            return None
+        return self.at(float(self.similarity[self.edges[1 + int(values.argmax())] - 1]))
+
+    def _precisions(self, bound: bool) -> Doubles:
+        """The precision down to each edge, or the lower end of its interval; −∞: too few judged candidates reach it."""
+        fewest = int(np.clip(SHARE_ABOVE * len(self.judged), *FEWEST_ABOVE))
+        if len(self.judged) < fewest:
+            return np.full(len(self.edges) - 1, -np.inf)
+        shares = self.matches[:, 1:] / self.edges[1:]
+        values = np.quantile(shares, (1 - self.confidence) / 2, axis=0) if bound else shares.mean(0)
+        return np.where(self.edges[1:] > self.judged[fewest - 1], values, -np.inf)
 
     def needed(self, threshold: float, width: float, figure: Literal["precision", "recall"] = "precision") -> int:
         """About how many more labels make the interval at the threshold so narrow: widths fall as 1 / √labels."""

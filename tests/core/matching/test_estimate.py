@@ -53,6 +53,12 @@ def test_a_threshold_is_the_lowest_that_reaches_its_precision(learnt: Estimate) 
     lower = [point for point in learnt.at_many() if point.threshold < threshold]
     assert all(point.precision is not None and point.precision < 0.8 for point in lower)
     assert learnt.threshold_for(0.9999) is None
+    for bound in (False, True):
+        best = learnt.highest(bound=bound)
+        assert best is not None and best.precision is not None and best.precision_interval is not None
+        value = best.precision_interval[0] if bound else best.precision
+        assert learnt.threshold_for(value - 0.01, bound=bound) is not None
+        assert learnt.threshold_for(value + 0.01, bound=bound) is None
 
 
 def test_precision_falls_and_recall_rises_along_the_curve(learnt: Estimate) -> None:

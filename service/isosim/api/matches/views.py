@@ -3,6 +3,7 @@
 The candidates are found once. A target, a form and new judgements only change how they are read.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,6 +46,18 @@ class Ask:
     target: Target | None = None
     similarity: float | None = None
     confidence: float | None = None
+
+
+def highest(estimate: Estimate, bound: bool) -> str:
+    """Says which precision can be had."""
+    best = estimate.highest(bound=bound)
+    if best is None or best.precision is None or best.precision_interval is None:
+        return ""
+    value = best.precision_interval[0] if bound else best.precision
+    asked = math.floor(value * 100) / 100
+    return (
+        f"; the highest is {asked:g}, of {best.passing:,} pairs of at least {best.threshold:.4f}: ask for that or less"
+    )
 
 
 class View:
@@ -106,14 +119,17 @@ class View:
             labels = self.result.judgements.labels
             raise Conflict(
                 f"a precision needs judged pairs, at least {FEWEST}, and {FEWEST_EACH} of each kind: {len(labels)} are "
-                f"judged, {sum(labels.values())} of them matches"
+                f"judged, {sum(labels.values())} of them matches{self._in_vain * '; there seem to be few or none'}"
             ).with_remedy(Action.JUDGE, match=self.result.job.id)
         bound = self.ask.confidence is not None
         sure = replace(self.estimate, confidence=self.ask.confidence or CONFIDENCE)
         found = sure.threshold_for(precision, bound=bound)
         if found is None:
-            what = "lower bound of the " * bound
-            raise InvalidInput(f"precision: no threshold has a {what}precision of {precision:g}; judge more pairs")
+            surely = f"with {100 * sure.confidence:g} % confidence " * bound
+            instead = highest(sure, bound)
+            raise InvalidInput(
+                f"precision: no threshold {surely}has one of {precision:g}{instead}, or judge more pairs"
+            )
         return found
 
     @property
@@ -125,12 +141,17 @@ class View:
         return len(self.result.found.sides) == 1
 
     @property
+    def _in_vain(self) -> bool:
+        _, labels = self.result.judged
+        return len(labels) >= IN_VAIN and not labels.any()
+
+    @property
     def answer(self) -> Answer:
         pairs, labels = self.result.judged
         judged, passing = len(pairs), pairs < self.count
         facts: dict[str, Any] = {}
         notices = [] if self.estimate is not None else [NOT_JUDGED]
-        if judged >= IN_VAIN and not labels.any():
+        if self._in_vain:
             notices.append(f"none of {judged} judged pairs is a match: there seem to be few or none")
         if self.estimate is not None and (named := len(self.result.judgements.named)):
             notices.append(
