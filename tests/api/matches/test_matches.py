@@ -1,4 +1,3 @@
-
 """Matches over HTTP, run by the server's own worker on a small encoder."""
 
 import csv
