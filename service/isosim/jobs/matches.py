@@ -36,6 +36,7 @@ from isosim.store.records import Records
 
 PREFIX, CANDIDATES, SCALE, UNIT, STATE = "matches/", "candidates.npz", "scale.npz", "vectors.npy", "state"
 BEST = "best"
+MOST_SHOWN = 300  # characters of a text of a `BestPair`; each event repeats all pairs
 TOUCH = 600.0  # s: a use is recorded only if the last recorded one is older, so that most reads write nothing
 MOST_LABELS = 100_000  # judgements on one result
 
@@ -51,7 +52,7 @@ class Row(NamedTuple):
 
 
 class BestPair(NamedTuple):
-    """Two rows that are among the most similar ones so far."""
+    """Two rows that are among the most similar ones so far, with the beginnings of their texts."""
 
     row_a: int
     row_b: int
@@ -165,9 +166,9 @@ class MatchStore:
         """Shows the pairs of these rows of the first and of the last file while the job runs."""
         one, other = RowFile(files[0]), RowFile(files[-1])
         ends = ((one[a], other[b]) for a, b in zip(left.tolist(), right.tolist(), strict=True))
-        content = orjson.dumps([(a.number, b.number, a.text, b.text) for a, b in ends])
+        pairs = [(a.number, b.number, a.text[:MOST_SHOWN], b.text[:MOST_SHOWN]) for a, b in ends]
         with suppress(IsosimError, OSError):  # the job goes on without
-            self.blobs.write(place_of(job) + BEST, content)
+            self.blobs.write(place_of(job) + BEST, orjson.dumps(pairs))
 
     def best(self, job: Job) -> list[BestPair] | None:
         """What was shown last; None if nothing was, or if the job does not run any more."""

@@ -127,3 +127,14 @@ def test_what_nobody_uses_is_gone_and_what_is_used_stays(blobs: Blobs, rows: Pat
     assert [entry.key for entry in blobs.list("")] == [f"jobs/{JOB.id}.json"]
     with pytest.raises(NotFound, match="removed"):
         kept.judge(other, {0: 1})
+
+
+def test_pairs_are_shown_shortened_until_the_job_has_ended(blobs: Blobs, tmp_path: Path) -> None:
+    store, path = MatchStore(blobs, 60), tmp_path / "long"
+    path.write_bytes(b"".join(orjson.dumps([n + 5, "é" * (n * 999), []]) + b"\n" for n in range(3)))
+    running = replace(JOB, status=Status.RUNNING)
+    assert store.best(running) is None
+    store.show(running, [path], np.array([0, 1]), np.array([1, 2]))
+    assert store.best(running) == [(5, 6, "", "é" * 300), (6, 7, "é" * 300, "é" * 300)]
+    assert store.best(replace(running, status=Status.SUCCEEDED)) is None
+    assert not published(blobs, running)

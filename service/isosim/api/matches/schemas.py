@@ -90,7 +90,7 @@ class Histogram(BaseModel):
 class EarlyPair(BaseModel):
     row_a: int
     row_b: int
-    a: str
+    a: str = Field(description="at most 300 characters")
     b: str
 
 
