@@ -127,7 +127,7 @@ FAULTS: dict[str, Callable[[Cached], AbstractContextManager[None]]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_redis_does_requests_go_on_with_equal_scores_and_it_is_used_again(cached: Cached, fault: str) -> None:
-    """What a broken line does to it, and answers that are none: tests/adapters/redis."""
+    """Tests of broken connections and of invalid answers are in tests/adapters/redis."""
     cached.is_used_again()
     with Load(cached.server) as load:
         load.answered(20)

@@ -196,7 +196,9 @@ class Histogram:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EarlyPair:
+class BestPair:
+    """Two rows of a match that still runs, with the first 300 characters of their texts."""
+
     row_a: int
     row_b: int
     a: str
@@ -225,7 +227,7 @@ class Match(Ending):
     rows: tuple[int, ...] = ()  # rows with a text, of each file
     columns: tuple[tuple[str, ...], ...] = ()  # other columns of each file
     encoder: str = ""  # digest
-    best: tuple[EarlyPair, ...] | None = None  # while it runs: the most similar pairs so far
+    best: tuple[BestPair, ...] | None = None  # while it runs: the most similar pairs so far
     scale: dict[str, Any] | None = None  # domain, version and method; no domain if the scale belongs to the match
     distinct: tuple[int, ...] | None = None  # different texts of each file
     copies: tuple[int, ...] | None = None  # rows of each file that repeat an earlier text

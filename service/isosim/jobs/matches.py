@@ -5,7 +5,7 @@ for a while, and belong to the API key that posted the texts.
     matches/<owner>/<job>/candidates.npz     `Found`
     matches/<owner>/<job>/vectors.npy        calibrated vectors of one file's texts in float16, for clusters
     matches/<owner>/<job>/scale.npz          the domain model that gives percentiles and thresholds
-    matches/<owner>/<job>/best               `BestPair`s of a job that still runs
+    matches/<owner>/<job>/best               the most similar pairs so far, while the job runs
     matches/<owner>/<job>/state.json         the record `Judgements`; written last: without it there is no result
 """
 
@@ -36,7 +36,7 @@ from isosim.store.records import Records
 
 PREFIX, CANDIDATES, SCALE, UNIT, STATE = "matches/", "candidates.npz", "scale.npz", "vectors.npy", "state"
 BEST = "best"
-MOST_SHOWN = 300  # characters of a text of a `BestPair`; each event repeats all pairs
+MOST_SHOWN = 300  # characters of a text of `best`; each event repeats all pairs
 TOUCH = 600.0  # s: a use is recorded only if the last recorded one is older, so that most reads write nothing
 MOST_LABELS = 100_000  # judgements on one result
 
@@ -49,15 +49,6 @@ class Row(NamedTuple):
     number: int  # of the line or row in the file, counted from 1
     text: str
     cells: list[str]  # of the other columns
-
-
-class BestPair(NamedTuple):
-    """Two rows that are among the most similar ones so far, with the beginnings of their texts."""
-
-    row_a: int
-    row_b: int
-    a: str
-    b: str
 
 
 @dataclass(frozen=True)
@@ -166,19 +157,21 @@ class MatchStore:
         """Shows the pairs of these rows of the first and of the last file while the job runs."""
         one, other = RowFile(files[0]), RowFile(files[-1])
         ends = ((one[a], other[b]) for a, b in zip(left.tolist(), right.tolist(), strict=True))
-        pairs = [(a.number, b.number, a.text[:MOST_SHOWN], b.text[:MOST_SHOWN]) for a, b in ends]
+        pairs = [
+            {"row_a": a.number, "row_b": b.number, "a": a.text[:MOST_SHOWN], "b": b.text[:MOST_SHOWN]} for a, b in ends
+        ]
         with suppress(IsosimError, OSError):  # the job goes on without
             self.blobs.write(place_of(job) + BEST, orjson.dumps(pairs))
 
-    def best(self, job: Job) -> list[BestPair] | None:
+    def best(self, job: Job) -> list[dict[str, Any]] | None:
         """What was shown last; None if nothing was, or if the job does not run any more."""
         if job.status.ended:
             return None
         try:
-            content, _ = self.blobs.read(place_of(job) + BEST)
+            shown: list[dict[str, Any]] = orjson.loads(self.blobs.read(place_of(job) + BEST)[0])
         except FileNotFoundError:
             return None
-        return [BestPair(*pair) for pair in orjson.loads(content)]
+        return shown
 
     def publish(
         self, job: Job, files: Collection[Path], found: Found, model: DomainModel, vectors: Vectors | None

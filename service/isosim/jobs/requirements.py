@@ -22,7 +22,8 @@ FEWEST_LABELS = 20  # minimum number of distinct labelled pairs
 # of the domain's text.
 MOST_UNREADABLE = 0.5
 NAMED = 5  # number of labels that an error or a report names
-LEAST_WORTH = 10  # minimum effective sample size of weighted pairs
+MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
+LEAST_WORTH = 10  # minimum effective sample size of weighted pairs (Kish, 1965, section 8.2)
 
 
 def fewest_sentences(method: str, dim: int) -> int:
@@ -95,7 +96,8 @@ class LabelSummary:
         self.others = 0  # number of labels other than 0 and 1, if `kind` is matches
         self._others: list[str] = []  # where the first of them are, and their values
         self.lowest, self.highest = float("inf"), float("-inf")
-        self._heaviest, self._weight, self._squares = 0.0, 0.0, 0.0  # the sums in units of the heaviest
+        self.lightest, self.heaviest = float("inf"), 0.0
+        self._weight, self._squares = 0.0, 0.0  # sums of the weights and of their squares, relative to the heaviest
         self._pairs: set[tuple[str, str]] = set()  # distinct pairs; once there are FEWEST_LABELS, no more are kept
 
     def add(self, pair: LabelledPair, where: str) -> None:
@@ -116,11 +118,12 @@ class LabelSummary:
         if not 0 <= label <= HIGHEST_GRADE:
             raise InvalidInput(f"{where}: label {label:g}: grades are within 0–1 or 0–5")
         self.lowest, self.highest = min(self.lowest, label), max(self.highest, label)
-        if weight > self._heaviest:
-            scale, self._heaviest = self._heaviest / weight, weight
+        if weight > self.heaviest:
+            scale, self.heaviest = self.heaviest / weight, weight
             self._weight, self._squares = self._weight * scale, self._squares * scale**2
-        self._weight += weight / self._heaviest
-        self._squares += (weight / self._heaviest) ** 2
+        self.lightest = min(self.lightest, weight)
+        self._weight += weight / self.heaviest
+        self._squares += (weight / self.heaviest) ** 2
         if len(self._pairs) < FEWEST_LABELS:
             self._pairs.add(unordered(pair))
 
@@ -131,7 +134,7 @@ class LabelSummary:
 
         Raises:
             InvalidInput: labels of matches are neither 0 nor 1, there are too few distinct pairs, all labels are
-                equal, or a few have most of the weight.
+                equal, the weights differ too much, or a few pairs have most of the weight.
         """
         if self.others:
             more = ", …" * (self.others > len(self._others))
@@ -148,6 +151,11 @@ class LabelSummary:
         if self.lowest == self.highest:
             needed = "both kinds, 0 and 1" if self.lowest in (0.0, 1.0) else "more than one grade"
             raise InvalidInput(f"labels: all are {self.lowest:g}; a probability needs {needed}")
+        if self.lightest * MOST_UNEVEN < self.heaviest:
+            raise InvalidInput(
+                f"labels: weights from {self.lightest:g} to {self.heaviest:g}; the largest may be at most "
+                f"{MOST_UNEVEN:,.0f} times the smallest"
+            )
         check_worth(self.pairs, self._weight**2 / self._squares)
 
 

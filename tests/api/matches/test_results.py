@@ -135,6 +135,8 @@ def test_pairs_are_shown_shortened_until_the_job_has_ended(blobs: Blobs, tmp_pat
     running = replace(JOB, status=Status.RUNNING)
     assert store.best(running) is None
     store.show(running, [path], np.array([0, 1]), np.array([1, 2]))
-    assert store.best(running) == [(5, 6, "", "é" * 300), (6, 7, "é" * 300, "é" * 300)]
+    assert store.best(running) == [
+        {"row_a": 5, "row_b": 6, "a": "", "b": "é" * 300}, {"row_a": 6, "row_b": 7, "a": "é" * 300, "b": "é" * 300},
+    ]  # fmt: skip
     assert store.best(replace(running, status=Status.SUCCEEDED)) is None
     assert not published(blobs, running)

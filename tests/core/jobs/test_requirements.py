@@ -74,7 +74,8 @@ def pairs(count: int) -> list[LabelledPair]:
         ([*pairs(30), LabelledPair("a", "b", float("nan"))], "nan"),
         ([*pairs(30), LabelledPair("a", "b", 1.0, 0.0)], "weight 0"),
         ([*pairs(30), LabelledPair("a", "b", 1.0, float("inf"))], "weight inf"),
-        ([LabelledPair("a", "b", 1.0, 1e300), *pairs(30)], r"are worth only 1\.0 .* at least 10 are needed"),
+        ([*pairs(30), LabelledPair("a", "b", 1.0, 1e-200)], "weights from 1e-200 to 1; .* at most 1,000,000 times"),
+        ([LabelledPair("a", "b", 1.0, 1e5), *pairs(30)], r"are worth only 1\.0 .* at least 10 are needed"),
     ],
 )
 def test_labels_that_nothing_can_be_learnt_from_are_refused_with_the_reason(

@@ -19,7 +19,7 @@ from isosim.api.calibration.files import FILE, one_of_few, sent, temporary
 from isosim.api.calibration.schemas import JobFacts
 from isosim.api.matches.schemas import (
     Answer,
-    EarlyPair,
+    BestPair,
     Histogram,
     Judged,
     Matches,
@@ -161,7 +161,7 @@ def so_far(service: Service, job: Job) -> MatchState:
     """The state of a match, with the best pairs while it runs. Reads the store."""
     best = service.results.best(job)
     now = state(job)
-    now.best = None if best is None else [EarlyPair(**pair._asdict()) for pair in best]
+    now.best = None if best is None else [BestPair(**pair) for pair in best]
     return now
 
 

@@ -87,11 +87,11 @@ class Histogram(BaseModel):
     others: list[int] = Field(description="judged pairs of different meaning")
 
 
-class EarlyPair(BaseModel):
+class BestPair(BaseModel):
     row_a: int
     row_b: int
-    a: str = Field(description="at most 300 characters")
-    b: str
+    a: str = Field(description="the first 300 characters")
+    b: str = Field(description="the first 300 characters")
 
 
 class MatchState(JobFacts):
@@ -105,7 +105,7 @@ class MatchState(JobFacts):
     candidates: int | None = Field(default=None, description="number of pairs that were kept, the most similar ones")
     floor: float | None = Field(default=None, description="all pairs of at least this similarity are candidates")
     pairs: int | None = Field(default=None, description="number of pairs that were compared")
-    best: list[EarlyPair] | None = Field(
+    best: list[BestPair] | None = Field(
         default=None,
         description="while the job runs: the hundred most similar pairs of the texts that are embedded so far, by the "
         "encoder's own similarity",
