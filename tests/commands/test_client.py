@@ -134,8 +134,9 @@ def test_a_calibration_and_its_labels_are_the_same_on_a_server(
     assert (there.returncode, there.stderr) == (here.returncode, here.stderr) != (0, "")
 
 
+@pytest.mark.parametrize("since", [{Status.QUEUED, Status.RUNNING}, {Status.RUNNING}], ids=["created", "running"])
 def test_a_command_runs_its_own_job_alone_and_ctrl_c_cancels_it(
-    run: Run, own_store: Path, tmp_path: Path, tiny: EncoderArtifact
+    own_store: Path, tmp_path: Path, tiny: EncoderArtifact, since: set[Status]
 ) -> None:
     jobs = jobs_of(own_store)
     others = post_job(jobs, JobRequest("tickets", tiny.digest, tiny.id, labels=20, base=1))
@@ -147,9 +148,9 @@ def test_a_command_runs_its_own_job_alone_and_ctrl_c_cancels_it(
         return [job for job in jobs.newest() if job.id != others.id]
 
     with started(own_store, *words, stdout=subprocess.DEVNULL) as process:
-        while not any(job.status is Status.RUNNING for job in mine()):
+        while not any(job.status in since for job in mine()):
             assert process.poll() is None
-            time.sleep(0.1)
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     assert [job.status for job in mine()] == [Status.CANCELLED]

@@ -13,7 +13,7 @@ import isosim_client
 from isosim.commands.shared import EncoderId, Store, log_changes, stored
 from isosim.commands.terminal import REMEDIES, bar, remark
 from isosim.domains.store import DomainStore
-from isosim.errors import Action, IsosimError, NotFound
+from isosim.errors import Action, Conflict, IsosimError, NotFound
 from isosim.jobs.job import Job
 from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainRef
@@ -43,7 +43,7 @@ class JobRunner:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._running: list[tuple[Worker, threading.Thread]] = []
+        self._running: list[tuple[Job, Worker, threading.Thread]] = []
 
     async def run(self, job: Job) -> None:
         from isosim.worker.calibrating import FOREGROUND  # noqa: PLC0415 - most commands create no job
@@ -53,11 +53,13 @@ class JobRunner:
         worker = Worker(self.settings, JobStore(blobs), DomainStore(blobs), None, (*CHILD, FOREGROUND))
         thread = threading.Thread(target=worker.serve, kwargs={"burst": True, "only": job.id}, name="worker")
         thread.start()
-        self._running.append((worker, thread))
+        self._running.append((job, worker, thread))
 
     def close(self) -> None:
-        """Gives back the jobs that have not ended."""
-        for worker, thread in self._running:
+        """Cancels the jobs that have not ended; one that is publishing is given back."""
+        for job, worker, thread in self._running:
+            with suppress(NotFound, Conflict):
+                worker.jobs.cancel(job.id)
             worker.stop()
             worker.stop()
             thread.join()
@@ -100,8 +102,8 @@ def connected(server: Server = None, model_store: Store = None, encoder: Encoder
             from isosim.server.embedded import served  # noqa: PLC0415 - the web framework; a server needs none
 
             runner = JobRunner(settings)
+            stack.enter_context(closing(runner))  # after the app, which may be creating a job when it is interrupted
             transport = stack.enter_context(served(settings, runner.run))
-            stack.enter_context(closing(runner))
             client = Client(HERE, transport=transport, timeout=PATIENCE, retries=Retries(times=0))
         else:
             try:
