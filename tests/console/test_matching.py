@@ -251,6 +251,40 @@ def test_a_reload_and_a_server_that_is_gone_lose_no_judgement(visit: Visit, site
     assert analyst.page.evaluate("localStorage.length") == 0
 
 
+def test_a_wrong_judgement_is_changed_in_the_list(visit: Visit, site: Site) -> None:
+    job = site.post("/matches", a=[*TEXTS, *AGAIN, TEXTS[3]])["job"]
+    site.work()
+    analyst = visit(f"#/matches/{job}/similarity/0.5")
+
+    def labels() -> dict[int, int]:
+        lines = site.server.client.get(f"/matches/{job}/result?form=judged").text.splitlines()
+        return {row["pair"]: row["label"] for row in map(json.loads, lines)}
+
+    judge(analyst, 12)
+    wait_until(lambda: len(labels()) == 12)
+    before = labels()
+    analyst.chooses("Show", "judged")
+    analyst.page.get_by_role("table", name="Judged pairs").wait_for()
+    chips = analyst.page.get_by_label(re.compile("^Judgement of pair"))
+    assert chips.count() == 12
+    first, last = min(before), max(before)
+    chip = analyst.field(f"Judgement of pair {first + 1}")
+    chip.select_option(str(1 - before[first]))
+    wait_until(lambda: labels() == before | {first: 1 - before[first]})
+    analyst.sees("12 of about 50")  # the same pair counts once
+    analyst.chooses("Show", "passing")  # where the same pair stands too, its copies not counted
+    analyst.page.get_by_role("table", name="Pairs that pass").wait_for()
+    assert chip.input_value() == str(1 - before[first])
+    chip.select_option(str(before[first]))
+    wait_until(lambda: labels() == before)
+    analyst.chooses("Show", "judged")
+    analyst.page.get_by_role("table", name="Judged pairs").wait_for()
+    analyst.chooses(f"Judgement of pair {last + 1}", "")
+    analyst.sees("11 of about 50")
+    wait_until(lambda: labels() == {pair: label for pair, label in before.items() if pair != last})
+    wait_until(lambda: chips.count() == 11)
+
+
 def test_the_sample_by_keyboard_alone(visit: Visit, site: Site) -> None:
     analyst = visit()
     keyboard = analyst.page.keyboard

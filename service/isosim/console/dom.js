@@ -21,6 +21,13 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** New content for a place; the focus stays on the control with the same name. */
+export function refill(place, ...content) {
+  const focus = place.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
+  place.replaceChildren(...content.flat());
+  if (focus) [...place.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focus)?.focus();
+}
+
 export function button(label, onclick, attributes = {}) {
   return h("button", { type: "button", onclick, ...attributes }, label);
 }

@@ -2,7 +2,7 @@
 
 import { alertBox } from "./alerts.js";
 import { call } from "./api.js";
-import { action, badge, button, h, table } from "./dom.js";
+import { action, badge, button, h, refill, table } from "./dom.js";
 import { ago, count, percent } from "./format.js";
 import { ACTIVE, cancel, STAGES } from "./job.js";
 
@@ -16,10 +16,8 @@ export function liveList(context, where, show) {
     if (context.signal.aborted) return;
     try {
       const answer = await call("GET", where, { signal: context.signal });
-      const focus = document.activeElement?.getAttribute("aria-label");
       const { content, active } = show(answer, refresh);
-      place.replaceChildren(...[content || h("p", { class: "muted" }, "None yet.")].flat());
-      if (focus) [...place.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focus)?.focus();
+      refill(place, content || h("p", { class: "muted" }, "None yet."));
       if (active) setTimeout(refresh, EVERY);
     } catch (error) {
       if (!context.signal.aborted) place.replaceChildren(alertBox("The list could not be loaded", error, refresh));

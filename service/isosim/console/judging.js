@@ -21,6 +21,7 @@ class Outbox {
     this.where = `${path("matches", job)}/labels`;
     this.wait = FIRST_WAIT;
     this.told = () => {};
+    this.known = new Set(); // pairs that the server counts as judged, as far as this page knows
     const kept = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix));
     this.pending = new Map(kept.map((key) => [Number(key.slice(this.prefix.length)), JSON.parse(localStorage.getItem(key))]));
   }
@@ -48,6 +49,8 @@ class Outbox {
     try {
       const answer = await call("POST", this.where, { json: { labels: sent.map(([pair, label]) => ({ pair, label })) } });
       for (const [pair, label] of sent) {
+        if (label === null) this.known.delete(pair);
+        else this.known.add(pair);
         if (this.pending.get(pair) === label) this.forget(pair); // else judged anew meanwhile
       }
       [this.sending, this.wait] = [false, FIRST_WAIT];
@@ -70,7 +73,8 @@ window.addEventListener("beforeunload", (event) => {
 
 /**
  * given: { job, judged: so many are, target(): what the pairs shall tell about, as parameters, changed(answer): judgements
- * were confirmed }. Returns { element, expect(more): how many more judgements are useful, null for unknown }.
+ * were confirmed }. Returns { element, expect(more): how many more judgements are useful, null for unknown, labelOf(pair,
+ * label): the judgement where the server has this label, correct(pair, label): judges a judged pair anew }.
  */
 export function judging(given, context) {
   const { signal } = context;
@@ -160,7 +164,7 @@ export function judging(given, context) {
   }, { signal });
 
   function update() {
-    const held = [...outbox.pending.values()].reduce((sum, label) => sum + (label === null ? -1 : 1), 0);
+    const held = [...outbox.pending].reduce((sum, [pair, label]) => sum + (label !== null) - outbox.known.has(pair), 0);
     const judged = Math.max(0, state.judged + held);
     done.textContent = `${count(judged)} of about ${count(Math.max(ENOUGH, judged, state.more === null ? 0 : state.judged + state.more))}`;
     const [shown] = state.queue;
@@ -178,6 +182,12 @@ export function judging(given, context) {
     element,
     expect(more) {
       state.more = more;
+      update();
+    },
+    labelOf: (pair, label) => (outbox.pending.has(pair) ? outbox.pending.get(pair) : label),
+    correct(pair, label) {
+      outbox.known.add(pair);
+      outbox.add(pair, label);
       update();
     },
   };

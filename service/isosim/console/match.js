@@ -2,7 +2,7 @@
 
 import { alertBox, explain, report } from "./alerts.js";
 import { call, download, path, Refused } from "./api.js";
-import { action, badge, button, fault, field, h, select, table } from "./dom.js";
+import { action, badge, button, fault, field, h, refill, select, table } from "./dom.js";
 import { ago, count, counted, percent, plainly, range, score, seconds, sentence } from "./format.js";
 import { parseLines } from "./intake.js";
 import { ACTIVE, follow, progress } from "./job.js";
@@ -21,6 +21,7 @@ const KINDS = {
   precision: { label: "How many should be right", first: "90", hint: "Of 100 pairs that pass, so many should mean the same (the precision).", read: (text) => Number(text) / 100, valid: (value) => value > 0 && value < 1, fault: "Give a number above 0 and below 100." },
   similarity: { label: "How alike they must be", first: "0.9", hint: "The lowest similarity that passes; 1 is the same text.", read: Number, valid: (value) => value >= -1 && value <= 1, fault: "Give a number from −1 to 1." },
 };
+const SHOWS = { passing: "Pairs that pass", judged: "Judged pairs" };
 const FORMS = { pairs: "Pairs, the most alike first", best: "Each row with its best match", clusters: "Groups of rows that mean the same" };
 const FORMATS = { xlsx: "Excel workbook", csv: "CSV", ndjson: "Lines of JSON" };
 
@@ -96,6 +97,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     ask(score(similarity, 2));
   }, signal);
   const pairs = h("div", { class: "stack" });
+  const shown = select(Object.entries(SHOWS), "passing", { onchange: read });
   const own = h("p", { class: "muted small" });
   const [lead, hold] = [h("p", { class: "muted" }), h("p", { class: "verdict warn", role: "status", hidden: true }, "No pairs reach what is asked for above: ask for less, or judge more pairs.")];
   const form = select(Object.entries(FORMS).filter(([name]) => name !== "clusters" || match.rows.length === 1), "pairs");
@@ -161,7 +163,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       judge.expect(widthOf(whole.answer) <= SURE ? 0 : whole.answer.more_labels);
       tile.replaceChildren(...(found.error ? unreachable(whole) : answerOf(whole)));
       picture.show(whole.histogram, state.answer);
-      await list(mine);
+      await list(mine, whole.judged);
       if (mine !== state.latest) return;
       stale(false);
       hold.hidden = !(save.disabled = !state.asked);
@@ -206,34 +208,51 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     ].filter(Boolean);
   }
 
-  /** The pairs that pass, and beside each how many rows have its texts. */
-  async function list(mine) {
-    if (!state.asked) {
+  /** The pairs that pass, or those that are judged, and beside each how many rows have its texts. */
+  async function list(mine, judged) {
+    const passing = shown.value === "passing";
+    if (passing && !state.asked) {
       pairs.replaceChildren();
       lead.textContent = "";
       return;
     }
-    const rowsOf = async (more) => parseLines(await (await download("GET", `${where}/result?${new URLSearchParams({ ...state.asked, ...more })}`, { signal })).text());
-    const found = await rowsOf({ skip: copies, at_most: state.shown });
+    const rowsOf = async (asked) => parseLines(await (await download("GET", `${where}/result?${new URLSearchParams(asked)}`, { signal })).text());
+    const found = passing // a pair's number is its place among all pairs, the most alike first
+      ? (await rowsOf({ ...state.asked, skip: copies, at_most: state.shown })).map((row, pair) => ({ ...row, pair }))
+      : (await rowsOf({ form: "judged", at_most: state.shown })).map((row) => ({ ...row, text_a: row.a, text_b: row.b }));
     const repeated = new Map();
-    if (copies && copies <= COPIES) for (const { row_a: row } of await rowsOf({ at_most: copies })) repeated.set(row, (repeated.get(row) ?? 1) + 1);
+    if (copies && copies <= COPIES) for (const { row_a: row } of await rowsOf({ similarity: 1, at_most: copies })) repeated.set(row, (repeated.get(row) ?? 1) + 1);
     if (mine !== state.latest) return;
-    lead.textContent = `${found.length < state.answer.passing ? `The first ${count(found.length)} of ${counted(state.answer.passing, "pair")}` : counted(found.length, "pair")}, the most alike first.${copies ? ` Besides, ${counted(copies, "row repeats", "rows repeat")} a text word for word; the downloads begin with them.` : ""}`;
-    const again = found.some((row) => repeated.has(row.row_a) || repeated.has(row.row_b));
-    const times = (...rows) => rows.map((row) => repeated.get(row) ?? 1).join(" and ");
-    const heads = [h("th", { scope: "col", class: "number" }, "Similarity"), "First text", "Second text", "Label, notes", ...(again ? ["Rows with it"] : [])];
+    const every = passing ? state.answer.passing : judged;
+    lead.textContent = `${found.length < every ? `The first ${count(found.length)} of ${counted(every, "pair")}` : counted(every, "pair")}, the most alike first.${passing && copies ? ` Besides, ${counted(copies, "row repeats", "rows repeat")} a text word for word; the downloads begin with them.` : ""}`;
+    const times = (row) => repeated.get(row) ?? 1;
+    const [one, other] = match.files.length > 1 ? match.files.map((name) => `Text of ${name}`) : ["One text", "Another text"];
     const body = found.map((row) => h("tr", {},
       h("td", { class: "number" }, score(row.similarity, 2)),
       h("td", { class: "sample", dir: "auto" }, row.text_a), h("td", { class: "sample", dir: "auto" }, row.text_b),
-      h("td", {}, row.label === null ? null : row.label ? badge("same", "good") : badge("different", "bad"),
-        row.numbers_differ && badge("other numbers", "warn"), row.negation_differs && badge("negation", "warn")),
-      again && h("td", {}, repeated.has(row.row_a) || repeated.has(row.row_b) ? times(row.row_a, row.row_b) : null)));
-    const more = found.length < state.answer.passing && button("Show more pairs", async () => {
+      h("td", {}, row.label === null ? null : chip(row)),
+      h("td", {}, row.numbers_differ && badge("other numbers", "warn"), row.negation_differs && badge("negation", "warn"),
+        (repeated.has(row.row_a) || repeated.has(row.row_b)) && badge(`in ${times(row.row_a)} and ${counted(times(row.row_b), "row")}`))));
+    const more = found.length < every && button("Show more pairs", async () => {
       state.shown += SHOWN;
       more.disabled = true;
       read();
     });
-    pairs.replaceChildren(found.length ? table("Pairs that pass", heads, body, { class: "stacked found" }) : h("p", { class: "muted" }, "No pair passes."), more || "");
+    const heads = [h("th", { scope: "col", class: "number" }, "Similarity"), one, other, "Judged", "Notes"];
+    refill(pairs, found.length ? table(SHOWS[shown.value], heads, body, { class: "stacked found" }) : h("p", { class: "muted" }, passing ? "No pair passes." : "No pair is judged."), more || "");
+  }
+
+  /** A pair's judgement, which can be changed. */
+  function chip({ pair, label }) {
+    const colour = (choice) => ({ 1: "good", 0: "bad" })[choice.value] ?? "";
+    const choice = select([["1", "same"], ["0", "different"], ["", "not judged"]], String(judge.labelOf(pair, label) ?? ""), {
+      "aria-label": `Judgement of pair ${pair + 1}`, onchange: () => {
+        choice.className = `badge ${colour(choice)}`;
+        judge.correct(pair, choice.value ? Number(choice.value) : null);
+      },
+    });
+    choice.className = `badge ${colour(choice)}`;
+    return choice;
   }
 
   async function store(what, type, asked, control) {
@@ -273,7 +292,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared, posted `, ago(match.created), "."),
       picture.element, h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile),
     judge.element,
-    h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), lead, pairs),
+    h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), field("Show", shown, "A judgement in the list can be changed; it counts at once."), lead, pairs),
     h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),
       h("div", { class: "row" }, field("Content", form, ""), field("Format", format, ""), h("div", { class: "buttons" }, save)), hold, own,
       h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels can be used again with other files."),

@@ -229,6 +229,7 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     assert all(label == int(len({text.lower() for text in texts}) == 1) for texts, label in said.items())
     judged = rows_of(server, job, "form=judged&similarity=1")
     assert {frozenset((row["a"], row["b"])): row["label"] for row in judged} == said
+    assert [every[row["pair"]]["label"] for row in judged] == [row["label"] for row in judged]  # a pair's place
     assert sum(row["weight"] for row in judged) == pytest.approx(matched["candidates"])  # together they stand for all
     table = get(server, f"{job}/result?form=judged&format=csv").content
     headers = bearer(ANNA) | {"content-type": "text/csv"}

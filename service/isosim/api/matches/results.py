@@ -217,7 +217,7 @@ async def match_result(
         Query(
             description="pairs: the pairs that pass, best first; best: every row of the first file with its best match "
             "if one passes; clusters: groups of rows of one file; judged: all judged pairs, whether they pass or not, "
-            "each with the number of kept pairs for which it stands (`weight`)"
+            "each with its number (`pair`) and the number of kept pairs for which it stands (`weight`)"
         ),
     ] = "pairs",
     skip: Annotated[int, Query(ge=0, description="number of rows to leave out at the beginning")] = 0,

@@ -33,7 +33,7 @@ WIDTHS: dict[Literal["precision", "recall"], float] = {
 NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge about 50 of them"
 Cells = list[Any]
 STRATUM = 5  # judged pairs of one weight: with a weight each, chance alone would halve what the labels are worth
-JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity"]  # names that readers of labels know
+JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity", "pair"]  # names that readers of labels know
 SCORES = ["similarity", "percentile", "probability", "label", *FLAGS]
 COPY, NONE = (1.0, None, None, None, False, False), (None,) * len(SCORES)  # of rows with the same text; of no match
 
@@ -300,7 +300,7 @@ class View:
         for pair, label, weight in zip(pairs.tolist(), labels.tolist(), weights.tolist(), strict=True):
             a = self._row(0, int(found.left.first[self.candidates.left[pair]]))
             b = self._row(-1, int(found.right.first[self.candidates.right[pair]]))
-            yield [a.number, b.number, a.text, b.text, label, weight, self.candidates.similarity[pair]]
+            yield [a.number, b.number, a.text, b.text, label, weight, self.candidates.similarity[pair], pair]
 
     def _row(self, side: int, row: int) -> Row:
         return self.result.files[side][row]
