@@ -121,7 +121,12 @@ class Ranked:
 class Ending:
     """What a job's status says."""
 
+    job: str
     status: str
+
+    @property
+    def id(self) -> str:
+        return self.job
 
     @property
     def ended(self) -> bool:
@@ -140,7 +145,7 @@ class Job(Ending):
     `calibrate` and `add_labels` return only the id, domain and status; the other fields then have their defaults.
     """
 
-    id: str = field(metadata={"wire": "job"})
+    job: str  # id
     domain: str
     status: str  # queued, running, publishing, succeeded, failed or cancelled
     stage: str = ""
@@ -213,7 +218,7 @@ class Match(Ending):
     `scale` on are None until the match has succeeded.
     """
 
-    id: str = field(metadata={"wire": "job"})
+    job: str  # id
     status: str  # queued, running, publishing, succeeded, failed or cancelled
     stage: str = ""
     progress: float = 0.0  # share that is done, 0-1

@@ -1,14 +1,30 @@
-"""Calls about calibrations and their jobs. The arguments are documented at the methods of `Client`."""
+"""Methods about calibrations and their jobs."""
 
-from collections.abc import Iterable
+# mypy: disable-error-code="empty-body"
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 
 from ._answers import Domain, Job
-from ._call import Answered, Call, IdempotencyKey, answer, given, keyed, listed, many, segment
-from ._domains import starting_from
+from ._call import Answered, Streamed
+from ._following import ended, states
+from ._methods import Given, IdempotencyKey, answered, request, segment, state_of, streamed
 from ._retries import Repeat
-from ._upload import LabelledPair, Source, Upload
+from ._upload import LabelledPair, Source, Upload, many
+
+READING = {"column", "charset", "sheet", "header"}  # arguments that say how to read a file
 
 
+def sentences(given: Given) -> Upload:
+    labels = many(given.pop("labels", ()), "labels")
+    return Upload(given.pop("source"), labels, read=bool(READING & given.keys()))
+
+
+def labelled(given: Given) -> Upload:
+    return Upload((), many(given.pop("labels"), "labels"))
+
+
+@request("POST", "calibrate", prepare=sentences)
 def calibrate(
     source: Source,
     *,
@@ -24,7 +40,7 @@ def calibrate(
     sheet: str | None = None,
     header: bool | None = None,
     idempotency_key: IdempotencyKey = True,
-) -> Call[Job]:
+) -> Job:
     """Posts unlabelled text of a domain; a background job fits a calibration to it.
 
     Args:
@@ -55,16 +71,9 @@ def calibrate(
         Unavailable: no worker runs jobs on this server. Overloaded: too many jobs are waiting.
         OSError, UnicodeDecodeError: the file cannot be read.
     """
-    reading = given(column=column, charset=charset, sheet=sheet, header=None if header is None else str(header).lower())
-    upload = Upload(source, many(labels, "labels", "(text, text, label)"), read=bool(reading))
-    query = given(
-        domain=domain, method=method, promote=promote, seed=seed, kind=kind, force="true" if force else None, **reading
-    )
-    return Call(
-        method="POST", path="calibrate", query=query, upload=upload, parse=answer(Job), **keyed(idempotency_key)
-    )
 
 
+@request("POST", "domains/{domain}/labels", prepare=labelled, starts=True)
 def add_labels(
     domain: str,
     labels: Iterable[LabelledPair],
@@ -75,7 +84,7 @@ def add_labels(
     seed: int = 0,
     seen: Domain | None = None,
     idempotency_key: IdempotencyKey = True,
-) -> Answered[Job]:
+) -> Job:
     """Posts labelled pairs; a background job learns probabilities from them and makes a new version of the domain.
 
     Args:
@@ -96,39 +105,63 @@ def add_labels(
         Conflict: the domain has no random pairs yet (calibrate it from text first), or its champion has changed
             since `seen`.
     """
-    query = given(kind=kind, promote=promote, seed=seed, version=version)
-    upload = Upload((), many(labels, "labels", "(text, text, label)"))
-    path, key = f"domains/{segment(domain)}/labels", keyed(idempotency_key)
-
-    return starting_from(
-        seen,
-        domain,
-        lambda start: Call(method="POST", path=path, query=query | start, upload=upload, parse=answer(Job), **key),
-    )
 
 
-def path_of(job: Job | str) -> str:
-    return f"calibrate/{segment(job.id if isinstance(job, Job) else job)}"
-
-
-def job(job: Job | str) -> Call[Job]:
+@request("GET", "calibrate/{job}")
+def job(job: Job | str) -> Job:
     """The state of a job, with its progress. At the end, the state also has the report or the error.
 
     Raises:
         NotFound: no such job, or its record was removed.
     """
-    return Call(method="GET", path=path_of(job), parse=answer(Job))
 
 
-def jobs() -> Call[tuple[Job, ...]]:
+@request("GET", "calibrate", under="jobs")
+def jobs() -> tuple[Job, ...]:
     """All recorded jobs, newest first, without their reports."""
-    return Call(method="GET", path="calibrate", parse=listed(Job, "jobs"))
 
 
-def cancel(job: Job | str) -> Call[Job]:
+@request("DELETE", "calibrate/{job}", repeat=Repeat.IF_REFUSED)
+def cancel(job: Job | str) -> Job:
     """Cancels a job: its text is deleted, and it makes no version.
 
     Raises:
         NotFound: no such job. Conflict: the job has ended, or is publishing its result.
     """
-    return Call(method="DELETE", path=path_of(job), parse=answer(Job), repeat=Repeat.IF_REFUSED)
+
+
+@streamed
+def events(job: Job | str, *, timeout: float | None = None) -> Streamed[Job]:
+    """Yields a job's state now and after each change, until the job ends. Reconnects if the connection is lost.
+
+    Args:
+        job: the job or its id.
+        timeout: maximum number of seconds to wait; None waits without limit.
+
+    Raises:
+        NotFound: no such job. WaitTimeout: the time is up; the job continues.
+    """
+    return states(state_of(Job, f"calibrate/{segment(job)}"), timeout)
+
+
+@answered
+def wait(
+    job: Job | str, *, progress: Callable[[Job], object] | None = None, timeout: float | None = None
+) -> Answered[Job]:
+    """Waits until a job has ended.
+
+    The job continues if the program stops waiting, for example after Ctrl-C or the cancellation of an asyncio task.
+
+    Args:
+        job: the job or its id.
+        progress: called with each new state, for example to show `stage` and `progress`.
+        timeout: maximum number of seconds to wait; None waits without limit.
+
+    Returns:
+        The job that has succeeded, with its `version`, `promoted` and `report`.
+
+    Raises:
+        JobFailed, JobCancelled: the job ended without success. `error.job` is its last state.
+        WaitTimeout: the time is up; the job continues. NotFound: no such job.
+    """
+    return ended(events.requests(job, timeout=timeout), progress)

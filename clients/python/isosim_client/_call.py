@@ -1,32 +1,25 @@
-"""Requests that both clients send, and how their answers are read. Independent of the HTTP library.
+"""Requests that both clients send, when they are sent again, and how answers are read. Independent of the HTTP library.
 
-A method of the clients is written once, as a function that makes an `Answered` or a `Streamed` of its arguments. Most
-need one request: a `Call`, which is an `Answered`.
+Written once, as coroutines: what they await blocks in `Client`, and suspends in `AsyncClient`.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-from urllib.parse import quote
+from typing import Any, Generic, Protocol, TypeVar
 
 from ._reading import read
-from ._retries import Repeat, retry_after
+from ._retries import Repeat, Retries, may_heal, pause_after, retry_after
 from ._version import CONTRACT, __version__
-from .errors import IncompatibleServer, UnexpectedAnswer, api_error
-
-if TYPE_CHECKING:
-    from ._sending import Sender
+from .errors import ERROR_TYPES, ApiError, IncompatibleServer, IsosimError, UnexpectedAnswer
 
 T = TypeVar("T")
-IdempotencyKey = str | bool
-Answered = Callable[["Sender"], Coroutine[Any, Any, T]]  # the requests of a method that has one result
-Streamed = Callable[["Sender"], AsyncGenerator[T, None]]  # the requests of a method that yields results
+Response = tuple[int, Mapping[str, str], AsyncIterator[bytes]]  # status, headers, pieces of the content
+QUOTED = 200  # maximum number of characters quoted from an unknown answer; enough to recognize a proxy's page
 
 
 class Body(Protocol):
@@ -72,11 +65,59 @@ class Call(Generic[T]):
         return self.parse(value)
 
 
+class Connections(Protocol):
+    """The part of a client that blocks or suspends."""
+
+    def open(self, call: Call[Any], timeout: float) -> AbstractAsyncContextManager[Response]: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Sender:
+    """Sends the requests of a client. `timeout`: seconds without data from the server, after which a request fails."""
+
+    def __init__(self, connections: Connections, timeout: float, retries: Retries) -> None:
+        self.connections, self.timeout, self.retries = connections, timeout, retries
+
+    async def send(self, call: Call[T], within: float = float("inf")) -> T:
+        """The parsed answer, after retries. No attempt begins or waits beyond `within` seconds."""
+        failed, clock = 0, self.retries.clock
+        end = clock() + min(self.retries.budget, within)
+        while True:
+            left = end - clock() if failed else within
+            try:
+                async with self.connections.open(call, max(min(self.timeout, left), 0.001)) as (
+                    status,
+                    headers,
+                    pieces,
+                ):
+                    content = b"".join([piece async for piece in pieces])
+                return call.read(status, headers, content)
+            except IsosimError as error:
+                pause = pause_after(error, self.retries, failed)
+                if failed >= self.retries.times or not may_heal(error, call.repeatable()) or clock() + pause >= end:
+                    raise
+            failed += 1
+            await self.connections.sleep(pause)
+
+    async def pieces(self, call: Call[Any]) -> AsyncGenerator[bytes, None]:
+        """The answer's content in pieces, as it arrives. The request is sent once."""
+        async with self.connections.open(call, self.timeout) as (status, headers, pieces):
+            if status != 200:
+                check_status(status, headers, b"".join([piece async for piece in pieces]))
+            async for piece in pieces:
+                yield piece
+
+
+Answered = Callable[[Sender], Coroutine[Any, Any, T]]  # the requests of a method that has one result
+Streamed = Callable[[Sender], AsyncGenerator[T, None]]  # the requests of a method that yields results
+
+
 def check_status(status: int, headers: Mapping[str, str], content: bytes) -> None:
     """Raises ApiError, IncompatibleServer or UnexpectedAnswer unless the request succeeded."""
     check_contract(headers.get("x-isosim-contract", ""))
     if status >= 400:
-        raise api_error(status, headers, content, retry_after(headers))
+        raise api_error(status, headers, content)
     if status >= 300:
         raise UnexpectedAnswer(
             f"redirected (status {status}) to {headers.get('location')}; give the server's own address as base_url"
@@ -94,42 +135,29 @@ def check_contract(contract: str) -> None:
         )
 
 
-def answer(kind: type[T]) -> Callable[[Any], T]:
-    """A function that converts JSON to `kind`."""
-    return lambda value: read(kind, value)
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """The body of an error."""
+
+    error: str
+    error_type: str = ""
+    request_id: str | None = None
+    remedy: dict[str, Any] | None = None
 
 
-def listed(kind: type[T], name: str) -> Callable[[Any], tuple[T, ...]]:
-    """A function that converts an object with a list under this name to a tuple of `kind`."""
-    whole: Any = tuple[kind, ...]  # type: ignore[valid-type]
-    return lambda value: read(whole, value.get(name) if isinstance(value, dict) else value, name)
-
-
-def nothing(_: Any) -> None:
-    """Converts an answer that has no content."""
-
-
-def segment(value: object) -> str:
-    """A value percent-encoded as one segment of a path; the @ of `name@3` is kept."""
-    return quote(str(value), safe="@")
-
-
-def given(**values: Any) -> dict[str, Any]:
-    """The values that are not None: what the caller does not ask for is not sent, because older servers refuse fields
-    that they do not know."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def many(items: Any, name: str, wanted: str = "strings") -> list[Any]:
-    """`items` as a list. Raises TypeError for a path, and for a single string, because `list` would split the string
-    into characters."""
-    if isinstance(items, str | os.PathLike):
-        raise TypeError(f"{name}: give a list of {wanted}, not {items!r:.80}; read the file first if it is a path")
-    return list(items)
-
-
-def keyed(key: IdempotencyKey) -> dict[str, Any]:
-    """Arguments of `Call` for a request that makes a job. With a key, sending the request twice makes only one job."""
-    if key is False:
-        return {"repeat": Repeat.NEVER}
-    return {"headers": {"idempotency-key": uuid.uuid4().hex if key is True else key}, "repeat": Repeat.SAFE}
+def api_error(status: int, headers: Mapping[str, str], content: bytes) -> ApiError:
+    """The error for an answer. If the answer is not isosim's, like a proxy's page, the message quotes it."""
+    try:
+        said = read(Refusal, json.loads(content))
+    except (ValueError, UnexpectedAnswer):
+        quoted = content.decode(errors="replace").strip()[:QUOTED]
+        said = Refusal(error=f"status {status}" + (f": {quoted}" if quoted else ""))
+    return ERROR_TYPES.get(said.error_type, ApiError)(
+        said.error,
+        status=status,
+        error_type=said.error_type or None,
+        request_id=said.request_id or headers.get("x-request-id"),
+        retry_after=retry_after(headers),
+        should_retry=headers.get("x-should-retry", "").lower() != "false",
+        remedy=said.remedy,
+    )

@@ -1,60 +1,20 @@
-"""The two clients.
-
-Each method is written once, as a function that makes the requests: see `_scoring`, `_calibrating`, `_matching`,
-`_domains` and `_following`. `Client` runs them to their end, `AsyncClient` returns what is awaited.
-"""
+"""The two clients, which have the methods of `_scoring`, `_calibrating`, `_matching` and `_domains`. `Client` runs the
+requests of a method to their end, `AsyncClient` returns what is awaited."""
 
 import asyncio
-import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import httpx2
 
-from . import _calibrating, _domains, _following, _matching, _scoring
-from ._call import Answered, Streamed
-from ._http import TIMEOUT, settings
+from . import _calibrating, _domains, _matching, _scoring
+from ._call import Answered, Sender, Streamed
+from ._http import TIMEOUT, Blocking, Suspending, each, finished, settings
 from ._retries import Retries
-from ._sending import Blocking, Sender, Suspending, each, finished
 
-P = ParamSpec("P")
 T = TypeVar("T")
-B = TypeVar("B")
-A = TypeVar("A")
 PATIENT = Retries()
-
-
-class Method(Generic[P, B, A]):
-    """A method of both clients. `B`: what `Client` returns; `A`: what `AsyncClient` returns."""
-
-    def __init__(self, build: Callable[P, Any], run: str) -> None:
-        self.build, self.run = build, run
-
-    @overload
-    def __get__(self, client: None, owner: type) -> Callable[P, Any]: ...
-    @overload
-    def __get__(self, client: "Client", owner: type) -> Callable[P, B]: ...
-    @overload
-    def __get__(self, client: "AsyncClient", owner: type) -> Callable[P, A]: ...
-    def __get__(self, client: Any, owner: type) -> Any:
-        if client is None:
-            return self.build
-        run = getattr(client, self.run)
-
-        @functools.wraps(self.build)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return run(self.build(*args, **kwargs))
-
-        return call
-
-
-def answered(build: Callable[P, Answered[T]]) -> Method[P, T, Coroutine[Any, Any, T]]:
-    return Method(build, "_answer")
-
-
-def streamed(build: Callable[P, Streamed[T]]) -> Method[P, Iterator[T], AsyncIterator[T]]:
-    return Method(build, "_stream")
 
 
 class Methods:
@@ -65,41 +25,41 @@ class Methods:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self._http.base_url)!r})"
 
-    similarity = answered(_scoring.similarity)
-    embed = answered(_scoring.embed)
-    rerank = answered(_scoring.rerank)
-    ready = answered(_scoring.ready)
+    similarity = _scoring.similarity
+    embed = _scoring.embed
+    rerank = _scoring.rerank
+    ready = _scoring.ready
 
-    calibrate = answered(_calibrating.calibrate)
-    add_labels = answered(_calibrating.add_labels)
-    job = answered(_calibrating.job)
-    jobs = answered(_calibrating.jobs)
-    cancel = answered(_calibrating.cancel)
-    events = streamed(_following.events)
-    wait = answered(_following.wait)
+    calibrate = _calibrating.calibrate
+    add_labels = _calibrating.add_labels
+    job = _calibrating.job
+    jobs = _calibrating.jobs
+    cancel = _calibrating.cancel
+    events = _calibrating.events
+    wait = _calibrating.wait
 
-    match = streamed(_following.match)
-    start_match = answered(_matching.start_match)
-    wait_match = answered(_following.wait_match)
-    matches = answered(_matching.matches)
-    match_state = answered(_matching.match_state)
-    result = streamed(_matching.result)
-    pairs_to_judge = answered(_matching.pairs_to_judge)
-    judge = answered(_matching.judge)
-    delete_match = answered(_matching.delete_match)
-    check_searches = answered(_matching.check_searches)
+    match = _matching.match
+    start_match = _matching.start_match
+    wait_match = _matching.wait_match
+    matches = _matching.matches
+    match_state = _matching.match_state
+    result = _matching.result
+    pairs_to_judge = _matching.pairs_to_judge
+    judge = _matching.judge
+    delete_match = _matching.delete_match
+    check_searches = _matching.check_searches
 
-    domains = answered(_domains.domains)
-    domain = answered(_domains.domain)
-    version = answered(_domains.version)
-    threshold = answered(_domains.threshold)
-    thresholds = answered(_domains.thresholds)
-    save_threshold = answered(_domains.save_threshold)
-    delete_threshold = answered(_domains.delete_threshold)
-    promote = answered(_domains.promote)
-    rollback = answered(_domains.rollback)
-    delete_domain = answered(_domains.delete_domain)
-    delete_version = answered(_domains.delete_version)
+    domains = _domains.domains
+    domain = _domains.domain
+    version = _domains.version
+    threshold = _domains.threshold
+    thresholds = _domains.thresholds
+    save_threshold = _domains.save_threshold
+    delete_threshold = _domains.delete_threshold
+    promote = _domains.promote
+    rollback = _domains.rollback
+    delete_domain = _domains.delete_domain
+    delete_version = _domains.delete_version
 
 
 class Client(Methods):

@@ -1,59 +1,45 @@
-"""Calls about domains, versions, aliases (champion and previous) and thresholds.
+"""Methods about domains, versions, aliases (champion and previous) and thresholds."""
 
-The arguments are documented at the methods of `Client`.
-"""
-
+# mypy: disable-error-code="empty-body"
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable
 
 from ._answers import Domain, SavedTarget, Threshold, Thresholds, Version
-from ._call import Answered, Call, answer, given, listed, many, nothing, segment
+from ._methods import request
 from ._retries import Repeat
 from ._scoring import Space, Unit
-from .errors import Forbidden
-
-if TYPE_CHECKING:
-    from ._sending import Sender
-
-T = TypeVar("T")
 
 
-def domains(*, after: str = "", contains: str = "") -> Call[tuple[Domain, ...]]:
+@request("GET", "domains", under="domains")
+def domains(*, after: str = "", contains: str = "") -> tuple[Domain, ...]:
     """Up to 1,000 domains with their versions, sorted by name.
 
     Args:
         after: returns only domains whose names sort after this name. For the next page, give the last name.
         contains: returns only domains whose names contain this text.
     """
-    query = given(after=after or None, contains=contains or None)
-    return Call(method="GET", path="domains", query=query, parse=listed(Domain, "domains"))
 
 
-def domain(name: str) -> Call[Domain]:
+@request("GET", "domains/{name}")
+def domain(name: str) -> Domain:
     """One domain: its champion and previous version, all versions, and drift.
 
     Raises:
         NotFound: no such domain.
     """
-    return Call(method="GET", path=f"domains/{segment(name)}", parse=answer(Domain))
 
 
-def version(domain: str, version: int) -> Call[Version]:
+@request("GET", "domains/{domain}/versions/{version}")
+def version(domain: str, version: int) -> Version:
     """A version: where it comes from, its files and its report.
 
     Raises:
         NotFound: no such version.
     """
-    return Call(method="GET", path=path_of(domain, version), parse=answer(Version))
 
 
-def path_of(domain: str, version: int) -> str:
-    return f"domains/{segment(domain)}/versions/{segment(version)}"
-
-
+@request("GET", "domains/{domain}/threshold")
 def threshold(
     domain: str,
     *,
@@ -63,7 +49,7 @@ def threshold(
     gallery: int | None = None,
     space: Space | None = None,
     unit: Unit | None = None,
-) -> Call[Threshold]:
+) -> Threshold:
     """The smallest similarity at which pairs match, for a target. Give one of `fmr`, `precision`, `false_hit_rate`.
 
     Args:
@@ -82,20 +68,18 @@ def threshold(
         Conflict: the version has no random pairs (needed for `fmr`), no labels (for `precision`), or no counts of
             false hits (for `false_hit_rate`). Versions of earlier releases have no counts of false hits.
     """
-    query = given(fmr=fmr, precision=precision, false_hit_rate=false_hit_rate, gallery=gallery, space=space, unit=unit)
-    path = f"domains/{segment(domain)}/threshold"
-    return Call(method="GET", path=path, query=query, parse=answer(Threshold))
 
 
-def thresholds(domain: str) -> Call[Thresholds]:
+@request("GET", "domains/{domain}/thresholds")
+def thresholds(domain: str) -> Thresholds:
     """The saved thresholds of a domain, with their similarities for the domain's current version.
 
     Raises:
         NotFound: no such domain.
     """
-    return Call(method="GET", path=f"domains/{segment(domain)}/thresholds", parse=answer(Thresholds))
 
 
+@request("PUT", "domains/{domain}/thresholds/{name}")
 def save_threshold(
     domain: str,
     name: str,
@@ -105,7 +89,7 @@ def save_threshold(
     false_hit_rate: float | None = None,
     gallery: int | None = None,
     seen: Domain | None = None,
-) -> Call[SavedTarget]:
+) -> SavedTarget:
     """Saves a target under a name. Give one of `fmr`, `precision` and `false_hit_rate`.
 
     Pass the name to `similarity` as `threshold`. The target is the same for all versions of the domain. Each
@@ -126,11 +110,10 @@ def save_threshold(
         NotFound: no such domain, or the domain has no version.
         Conflict: the domain has changed since `seen`.
     """
-    body = given(fmr=fmr, precision=precision, false_hit_rate=false_hit_rate, gallery=gallery) | seen_revision(seen)
-    return Call(method="PUT", path=threshold_path(domain, name), body=body, parse=answer(SavedTarget))
 
 
-def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> Call[None]:
+@request("DELETE", "domains/{domain}/thresholds/{name}", repeat=Repeat.IF_REFUSED)
+def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> None:
     """Deletes a saved threshold.
 
     Args:
@@ -141,26 +124,10 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
     Raises:
         NotFound: no such domain or threshold. Conflict: the domain has changed since `seen`.
     """
-    start = seen_revision(seen)
-    return Call(
-        method="DELETE",
-        path=threshold_path(domain, name),
-        query=start,
-        parse=nothing,
-        # Without a revision, a repeated request gets 404 if the first request has deleted the threshold.
-        repeat=repeatability(start),
-    )
 
 
-def threshold_path(domain: str, name: str) -> str:
-    return f"domains/{segment(domain)}/thresholds/{segment(name)}"
-
-
-def seen_revision(seen: Domain | None) -> dict[str, int]:
-    return {} if seen is None or seen.revision is None else {"revision": seen.revision}
-
-
-def promote(domain: str, version: int, *, without: Iterable[str] = (), seen: Domain | None = None) -> Answered[Domain]:
+@request("PUT", "domains/{domain}/champion", starts=True)
+def promote(domain: str, version: int, *, without: Iterable[str] = (), seen: Domain | None = None) -> Domain:
     """Makes a version the champion. All servers that share the store use the version within two seconds.
 
     Args:
@@ -177,21 +144,10 @@ def promote(domain: str, version: int, *, without: Iterable[str] = (), seen: Dom
             thresholds unreachable that `without` does not name.
         Unavailable: the version's files do not match their manifest.
     """
-    path = f"domains/{segment(domain)}/champion"
-    body = {"version": version, **named(without)}
-    return starting_from(
-        seen,
-        domain,
-        lambda start: Call(method="PUT", path=path, body=body | start, parse=answer(Domain)),
-    )
 
 
-def named(without: Iterable[str]) -> dict[str, list[str]]:
-    names = many(without, "without")
-    return {"without": names} if names else {}
-
-
-def rollback(domain: str, *, without: Iterable[str] = (), seen: Domain | None = None) -> Answered[Domain]:
+@request("POST", "domains/{domain}/rollback", starts=True, repeat=Repeat.IF_REFUSED)
+def rollback(domain: str, *, without: Iterable[str] = (), seen: Domain | None = None) -> Domain:
     """Swaps the champion and the previous version. They are swapped only once if the client retries the request.
 
     Args:
@@ -202,18 +158,10 @@ def rollback(domain: str, *, without: Iterable[str] = (), seen: Domain | None = 
     Raises:
         NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
     """
-    path = f"domains/{segment(domain)}/rollback"
-    body = named(without)
-    return starting_from(
-        seen,
-        domain,
-        lambda start: Call(
-            method="POST", path=path, body=body | start or None, parse=answer(Domain), repeat=repeatability(start)
-        ),
-    )
 
 
-def delete_domain(domain: str) -> Call[None]:
+@request("DELETE", "domains/{domain}")
+def delete_domain(domain: str) -> None:
     """Deletes a domain with all its versions, and cancels its calibrations. Safe to repeat.
 
     Within two seconds, all servers that share the store answer requests for the domain with 404. Version numbers
@@ -222,10 +170,10 @@ def delete_domain(domain: str) -> Call[None]:
     Raises:
         NotFound: there never was such a domain. Conflict: the domain is `default`, which cannot be deleted.
     """
-    return Call(method="DELETE", path=f"domains/{segment(domain)}", parse=nothing)
 
 
-def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> Answered[None]:
+@request("DELETE", "domains/{domain}/versions/{version}", starts=True, repeat=Repeat.IF_REFUSED)
+def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> None:
     """Deletes a version permanently. Its number is not used again. A second deletion raises no error.
 
     Args:
@@ -237,34 +185,3 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
         NotFound: there never was such a version.
         Conflict: the version is champion or previous, or the domain has changed since `seen`.
     """
-    path = path_of(domain, version)
-    return starting_from(
-        seen,
-        domain,
-        lambda start: Call(method="DELETE", path=path, query=start, parse=nothing, repeat=repeatability(start)),
-    )
-
-
-def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Answered[T]:
-    """Changes a domain only if it still has the revision of `seen`. If `seen` is None, first reads the domain.
-
-    Args:
-        change: makes the call from a dictionary with the expected `revision`. The dictionary is empty if the API key
-            may not read the domain.
-    """
-    look: Call[Domain] = Call(method="GET", path=f"domains/{segment(domain)}", parse=answer(Domain))
-
-    async def run(sender: Sender) -> T:
-        found = seen
-        if found is None:
-            with contextlib.suppress(Forbidden):
-                found = await look(sender)
-        return await change(seen_revision(found))(sender)
-
-    return run
-
-
-def repeatability(start: dict[str, int]) -> Repeat:
-    """Whether a change may be sent again. SAFE if the request states the expected revision: a server that has already
-    made the change then reports success."""
-    return Repeat.SAFE if start else Repeat.IF_REFUSED

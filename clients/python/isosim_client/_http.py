@@ -1,18 +1,21 @@
-"""Everything that depends on httpx2: settings, requests, and the translation of its errors."""
+"""Everything that depends on httpx2: settings, connections, and the translation of its errors."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 import httpx2
 
-from ._call import Call
+from ._call import Call, Response
 from ._upload import as_json
 from ._version import __version__
 from .errors import ConnectionFailed, ConnectionLost, NoAnswer, TimedOut
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0  # httpx2's default; connecting to a running server takes less
 # Seconds without data from the server after which a request fails. Unmeasured; 512 pairs on two cores should take less.
@@ -94,3 +97,75 @@ def request(
         content=as_json(call.body) if body is None and call.body is not None else body,
         timeout=httpx2.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),
     )
+
+
+class Blocking:
+    """Connections of `Client`."""
+
+    def __init__(self, http: httpx2.Client, sleep: Callable[[float], None]) -> None:
+        self.http, self._sleep = http, sleep
+
+    @asynccontextmanager
+    async def open(self, call: Call[Any], timeout: float) -> AsyncIterator[Response]:
+        content = None if call.upload is None else call.upload.chunks()
+        with translated():
+            response = self.http.send(request(self.http, call, timeout, content), stream=True)
+            try:
+                yield response.status_code, response.headers, in_turn(response.iter_bytes())
+            finally:
+                response.close()
+
+    async def sleep(self, seconds: float) -> None:
+        self._sleep(seconds)
+
+
+class Suspending:
+    """Connections of `AsyncClient`."""
+
+    def __init__(self, http: httpx2.AsyncClient, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self.http, self._sleep = http, sleep
+
+    @asynccontextmanager
+    async def open(self, call: Call[Any], timeout: float) -> AsyncIterator[Response]:
+        content = None if call.upload is None else beside_the_loop(call.upload.chunks())
+        with translated():
+            response = await self.http.send(request(self.http, call, timeout, content), stream=True)
+            try:
+                yield response.status_code, response.headers, response.aiter_bytes()
+            finally:
+                await response.aclose()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._sleep(seconds)
+
+
+async def in_turn(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def beside_the_loop(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Yields chunks. Each chunk is made in a thread, because a slow file or iterable would block the event loop."""
+    while chunk := await asyncio.to_thread(next, chunks, b""):
+        yield chunk
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never suspends, because all that it awaits is `Blocking`."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("a request of a blocking client has suspended")
+
+
+def each(results: AsyncGenerator[T, None]) -> Iterator[T]:
+    """The results of an asynchronous generator that never suspends."""
+    try:
+        while True:
+            yield finished(results.__anext__())
+    except StopAsyncIteration:
+        return
+    finally:
+        finished(results.aclose())

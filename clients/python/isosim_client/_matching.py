@@ -1,18 +1,20 @@
-"""Calls about matches. The arguments are documented at the methods of `Client`."""
+"""Methods about matches."""
 
+# mypy: disable-error-code="empty-body"
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any
 
 from ._answers import Checked, Judged, Match, PairsToJudge
-from ._call import Call, IdempotencyKey, Streamed, answer, given, keyed, listed, many, nothing, segment
+from ._call import Answered, Sender, Streamed
+from ._following import ended, states
+from ._methods import Given, IdempotencyKey, answered, download, request, segment, state_of, streamed
 from ._retries import Repeat
-from ._upload import ANY_FILE, Source, Upload
-
-if TYPE_CHECKING:
-    from ._sending import Sender
+from ._upload import ANY_FILE, Source, Upload, many
 
 
 class Form:
@@ -37,6 +39,21 @@ class Form:
         yield f"--{self._boundary}--\r\n".encode()
 
 
+def form(given: Given) -> Form:
+    return Form({name: given.pop(name) for name in ("a", "b") if name in given})
+
+
+def judgements(given: Given) -> None:
+    labels = many(given["labels"], "labels")
+    given["labels"] = [dict(zip(("a", "b", "label") if len(one) == 3 else ("pair", "label"), one, strict=True))
+                       for one in labels]  # fmt: skip
+
+
+def known(given: Given) -> None:
+    given["queries"] = [{"text": text, "match": match} for text, match in given["queries"]]
+
+
+@request("POST", "matches", prepare=form)
 def start_match(
     a: Source,
     b: Source | None = None,
@@ -50,7 +67,7 @@ def start_match(
     force: bool = False,
     seed: int = 0,
     idempotency_key: IdempotencyKey = True,
-) -> Call[Match]:
+) -> Match:
     """Posts the texts of one file or of two; a background job finds their pairs that mean the same.
 
     Args:
@@ -72,21 +89,9 @@ def start_match(
         Unavailable: no worker runs jobs on this server. Overloaded: too many jobs wait, or too many results are kept.
         OSError: a file cannot be read.
     """
-    parts = {"a": a} if b is None else {"a": a, "b": b}
-    words = {"header": header, "force": force or None}
-    query = given(
-        domain=domain, column=column, column_b=column_b, charset=charset, sheet=sheet, seed=seed,
-        **{name: None if value is None else str(value).lower() for name, value in words.items()},
-    )  # fmt: skip
-    return Call(
-        method="POST", path="matches", query=query, upload=Form(parts), parse=answer(Match), **keyed(idempotency_key)
-    )
 
 
-def path_of(match: Match | str) -> str:
-    return f"matches/{segment(match.id if isinstance(match, Match) else match)}"
-
-
+@request("GET", "matches/{match}")
 def match_state(
     match: Match | str,
     *,
@@ -96,7 +101,7 @@ def match_state(
     similarity: float | None = None,
     threshold: str | None = None,
     confidence: float | None = None,
-) -> Call[Match]:
+) -> Match:
     """The state of a match. Once it has succeeded, `answer` says how many pairs reach a target and what they are worth.
 
     Args:
@@ -110,34 +115,29 @@ def match_state(
         NotFound: no such match, or its result was removed. Conflict: a precision is asked for, and too few pairs are
             judged. InvalidInput: no threshold reaches the target, or several targets are given.
     """
-    query = given(
-        precision=precision, fmr=fmr, false_hit_rate=false_hit_rate, similarity=similarity, threshold=threshold,
-        confidence=confidence,
-    )  # fmt: skip
-    return Call(method="GET", path=path_of(match), query=query, parse=answer(Match))
 
 
-def matches() -> Call[tuple[Match, ...]]:
+@request("GET", "matches", under="matches")
+def matches() -> tuple[Match, ...]:
     """The matches that this API key has posted, newest first."""
-    return Call(method="GET", path="matches", parse=listed(Match, "matches"))
 
 
-def delete_match(match: Match | str) -> Call[None]:
+@request("DELETE", "matches/{match}", repeat=Repeat.IF_REFUSED)
+def delete_match(match: Match | str) -> None:
     """Cancels a match, or removes its texts, pairs and judgements. Raises NotFound, or Conflict if it is publishing."""
-    return Call(method="DELETE", path=path_of(match), parse=nothing, repeat=Repeat.IF_REFUSED)
 
 
-def pairs_to_judge(match: Match | str, count: int = 50, *, precision: float | None = None) -> Call[PairsToJudge]:
+@request("GET", "matches/{match}/label")
+def pairs_to_judge(match: Match | str, count: int = 50, *, precision: float | None = None) -> PairsToJudge:
     """The pairs whose judgement tells most about a precision: some above and some below its threshold.
 
     Raises:
         NotFound: no such match. Conflict: it has not succeeded.
     """
-    query = given(count=count, precision=precision)
-    return Call(method="GET", path=f"{path_of(match)}/label", query=query, parse=answer(PairsToJudge))
 
 
-def judge(match: Match | str, labels: Iterable[tuple[int, int | None] | tuple[str, str, int]]) -> Call[Judged]:
+@request("POST", "matches/{match}/labels", prepare=judgements)
+def judge(match: Match | str, labels: Iterable[tuple[int, int | None] | tuple[str, str, int]]) -> Judged:
     """Judges pairs of a match; a later judgement on the same pair replaces the earlier one.
 
     Args:
@@ -147,11 +147,9 @@ def judge(match: Match | str, labels: Iterable[tuple[int, int | None] | tuple[st
     Raises:
         InvalidInput: there is no pair with this number. NotFound: no such match. Conflict: it has not succeeded.
     """
-    body = [dict(zip(("pair", "label") if len(one) == 2 else ("a", "b", "label"), one, strict=True))
-            for one in many(labels, "labels", "(pair, label)")]  # fmt: skip
-    return Call(method="POST", path=f"{path_of(match)}/labels", body={"labels": body}, parse=answer(Judged))
 
 
+@request("POST", "matches/check", prepare=known)
 def check_searches(
     queries: Iterable[tuple[str, int | None]],
     gallery: Iterable[str],
@@ -159,7 +157,7 @@ def check_searches(
     domain: str = "default",
     false_hit_rate: float = 0.01,
     confidence: float | None = None,
-) -> Call[Checked]:
+) -> Checked:
     """Searches queries whose answers are known, and says how many hits are wrong and how many matches are found.
 
     Args:
@@ -173,13 +171,9 @@ def check_searches(
         EmptyInput, InvalidInput: there are no queries or entries, or too many, or a match is not in the gallery.
         NotFound: no such domain.
     """
-    body = given(
-        queries=[{"text": text, "match": match} for text, match in queries], gallery=many(gallery, "gallery"),
-        domain=domain, false_hit_rate=false_hit_rate, confidence=confidence,
-    )  # fmt: skip
-    return Call(method="POST", path="matches/check", body=body, parse=answer(Checked))
 
 
+@download("matches/{match}/result")
 def result(
     match: Match | str,
     *,
@@ -192,7 +186,7 @@ def result(
     similarity: float | None = None,
     threshold: str | None = None,
     confidence: float | None = None,
-) -> Streamed[bytes]:
+) -> Iterator[bytes]:
     """The pairs that reach a target, as a file in pieces of bytes. Without a target, as many as there are texts.
 
     Args:
@@ -204,15 +198,66 @@ def result(
     Raises:
         As `match_state` does.
     """
-    query = given(
-        form=form, format=format, at_most=at_most, precision=precision, fmr=fmr, false_hit_rate=false_hit_rate,
-        similarity=similarity, threshold=threshold, confidence=confidence,
-    )  # fmt: skip
-    call = Call(method="GET", path=f"{path_of(match)}/result", query=query, parse=nothing)
 
-    async def stream(sender: Sender) -> AsyncGenerator[bytes, None]:
-        async with sender.open(call, sender.timeout) as pieces:
+
+@answered
+def wait_match(
+    match: Match | str, *, progress: Callable[[Match], object] | None = None, timeout: float | None = None
+) -> Answered[Match]:
+    """Waits until a match has ended, as `wait` does for a calibration.
+
+    Returns:
+        The match that has succeeded.
+
+    Raises:
+        JobFailed, JobCancelled, WaitTimeout, NotFound: as `wait` does.
+    """
+    return ended(states(state_of(Match, f"matches/{segment(match)}"), timeout), progress)
+
+
+@streamed
+def match(
+    a: Source,
+    b: Source | None = None,
+    *,
+    domain: str | None = None,
+    column: str | int | None = None,
+    column_b: str | int | None = None,
+    form: str = "pairs",
+    at_most: int | None = None,
+    fmr: float | None = None,
+    false_hit_rate: float | None = None,
+    similarity: float | None = None,
+) -> Streamed[dict[str, Any]]:
+    """Yields the pairs of texts that mean the same, best first: in one file, or between two.
+
+    Starts a match, waits until it has succeeded, and reads its pairs: those that reach the target, or as many as there
+    are texts. The match stays on the server for a day; `start_match`, `judge` and `result` use it again.
+
+    Args:
+        a, b, domain, column, column_b: as for `start_match`. form, at_most: as for `result`.
+        fmr, false_hit_rate, similarity: as for `match_state`.
+
+    Yields:
+        Dictionaries with row_a, row_b, text_a, text_b, similarity, percentile, probability, label and the other
+            columns.
+
+    Raises:
+        JobFailed, JobCancelled: the match ended without a result. Otherwise as `start_match` and `match_state`.
+    """
+    start = start_match.requests(a, b, domain=domain, column=column, column_b=column_b)
+
+    async def stream(sender: Sender) -> AsyncGenerator[dict[str, Any], None]:
+        started = await start(sender)
+        await wait_match.requests(started)(sender)
+        found = result.requests(
+            started, form=form, at_most=at_most, fmr=fmr, false_hit_rate=false_hit_rate, similarity=similarity
+        )
+        rest = b""
+        async with aclosing(found(sender)) as pieces:
             async for piece in pieces:
-                yield piece
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in filter(None, lines):
+                    yield json.loads(line)
 
     return stream

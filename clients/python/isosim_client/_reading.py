@@ -33,10 +33,10 @@ def converted(hint: Any, value: Any, place: str) -> Any:
     if dataclasses.is_dataclass(hint):
         check(isinstance(value, dict), "an object", value, place)
         facts = {}
-        for name, wire, inner_hint, needed in fields_of(kind):
-            inner = f"{place}.{wire}" if place else wire
-            if wire in value:
-                facts[name] = converted(inner_hint, value[wire], inner)
+        for name, inner_hint, needed in fields_of(kind):
+            inner = f"{place}.{name}" if place else name
+            if name in value:
+                facts[name] = converted(inner_hint, value[name], inner)
             elif needed:
                 raise UnexpectedAnswer(f"{inner}: is missing; is this an isosim server?")
         return kind(**facts)
@@ -66,16 +66,10 @@ def check(fits: bool, wanted: str, value: object, place: str) -> None:
 
 
 @cache
-def fields_of(kind: Any) -> list[tuple[str, str, Any, bool]]:
-    """Name, name in the JSON, type of each field, and whether it has no default. If a field has another name in the
-    JSON, its `metadata["wire"]` is that name."""
+def fields_of(kind: Any) -> list[tuple[str, Any, bool]]:
+    """Name and type of each field, and whether it has no default."""
     hints, missing = get_type_hints(kind), dataclasses.MISSING
     return [
-        (
-            field.name,
-            field.metadata.get("wire", field.name),
-            hints[field.name],
-            field.default is missing and field.default_factory is missing,
-        )
+        (field.name, hints[field.name], field.default is missing and field.default_factory is missing)
         for field in dataclasses.fields(kind)
     ]

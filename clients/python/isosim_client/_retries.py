@@ -43,32 +43,10 @@ class Retries:
     clock: Callable[[], float] = time.monotonic  # returns seconds
 
 
-class Tries:
-    """Counts the failed attempts of one request, and measures the time since its first attempt."""
-
-    def __init__(self, retries: Retries) -> None:
-        self.retries, self.failed, self._started = retries, 0, retries.clock()
-
-    @property
-    def remaining(self) -> float:
-        """Seconds that are left of the budget."""
-        return self.retries.budget - (self.retries.clock() - self._started)
-
-    def timeout(self, usual: float) -> float:
-        """Timeout (s) of the next attempt: `usual`, but for a retry at most the rest of the budget."""
-        return usual if not self.failed else max(min(usual, self.remaining), 0.001)
-
-    def pause_after(self, error: IsosimError, repeat: Repeat) -> float | None:
-        """Seconds to wait before the next attempt; None if no attempt should follow."""
-        if self.failed >= self.retries.times or not may_heal(error, repeat):
-            return None
-        backoff = min(self.retries.most, self.retries.first * 2.0**self.failed)
-        asked = error.retry_after if isinstance(error, ApiError) else None
-        pause = (asked or 0.0) + backoff * self.retries.random()
-        if pause >= self.remaining:
-            return None
-        self.failed += 1
-        return pause
+def pause_after(error: IsosimError, retries: Retries, failed: int) -> float:
+    """Seconds to wait before the next attempt, after `failed` retries."""
+    asked = error.retry_after if isinstance(error, ApiError) else None
+    return (asked or 0.0) + min(retries.most, retries.first * 2.0**failed) * retries.random()
 
 
 def may_heal(error: IsosimError, repeat: Repeat) -> bool:

@@ -1,25 +1,25 @@
-"""Calls that score and embed texts, and the readiness probe. Arguments are documented at the methods of `Client`."""
+"""Methods that score and embed texts, and the readiness probe."""
 
+# mypy: disable-error-code="empty-body"
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ._answers import Ranked, Similarity
-from ._call import Answered, Call, answer, given, many
+from ._call import Answered, Call, Sender
+from ._methods import Given, answered, request
 from ._retries import Repeat
 from .errors import ApiError, ConnectionFailed, UnexpectedAnswer
-
-if TYPE_CHECKING:
-    from ._sending import Sender
 
 Space = Literal["calibrated", "raw"]
 Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]
 
 
+@request("POST", "similarity")
 def similarity(
     pairs: Iterable[Sequence[str]], *, domain: str = "default", threshold: str | None = None, detail: bool = False
-) -> Call[Similarity]:
+) -> Similarity:
     """Calibrated similarity of sentence pairs.
 
     Args:
@@ -37,11 +37,20 @@ def similarity(
         NotFound: no such domain, version or threshold. Conflict: the version belongs to another encoder.
         Overloaded: the server was still overloaded after all retries.
     """
-    body = {"pairs": many(pairs, "pairs", "(text, text)"), "domain": domain}
-    body |= given(threshold=threshold, detail=detail or None)
-    return Call(method="POST", path="similarity", body=body, parse=answer(Similarity))
 
 
+def inputs(given: Given) -> None:
+    given["inputs"] = given.pop("texts")
+
+
+def vectors(value: Any) -> list[list[float]]:
+    """The vectors of an answer. Checks that the answer is a list of lists. Checking its numbers would take too long."""
+    if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
+        raise UnexpectedAnswer(f"expected a list of vectors, got {value!r:.80}; is this an isosim server?")
+    return value
+
+
+@request("POST", "embed", prepare=inputs, parse=vectors)
 def embed(
     texts: str | Iterable[str],
     *,
@@ -51,7 +60,7 @@ def embed(
     dimensions: int | None = None,
     truncate: bool | None = None,
     truncation_direction: Literal["Right", "Left"] = "Right",
-) -> Call[list[list[float]]]:
+) -> list[list[float]]:
     """One vector for each text, in order; for a single string, a list with one vector.
 
     Args:
@@ -67,24 +76,9 @@ def embed(
     Raises:
         EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
     """
-    body = {
-        "inputs": texts if isinstance(texts, str) else list(texts),
-        "domain": domain,
-        "space": space,
-        "normalize": normalize,
-        "truncation_direction": truncation_direction,
-    }
-    body |= given(dimensions=dimensions, truncate=truncate)
-    return Call(method="POST", path="embed", body=body, parse=vectors)
 
 
-def vectors(value: Any) -> list[list[float]]:
-    """The vectors of an answer. Checks that the answer is a list of lists. Checking its numbers would take too long."""
-    if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
-        raise UnexpectedAnswer(f"expected a list of vectors, got {value!r:.80}; is this an isosim server?")
-    return value
-
-
+@request("POST", "rerank")
 def rerank(
     query: str,
     texts: Iterable[str],
@@ -93,7 +87,7 @@ def rerank(
     raw_scores: bool = False,
     return_text: bool = False,
     gallery: int | None = None,
-) -> Call[tuple[Ranked, ...]]:
+) -> tuple[Ranked, ...]:
     """Ranks texts by their similarity to a query, the most similar first.
 
     Args:
@@ -112,11 +106,9 @@ def rerank(
     Raises:
         EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
     """
-    body = {"query": query, "texts": many(texts, "texts"), "domain": domain}
-    body |= given(raw_scores=raw_scores, return_text=return_text, gallery=gallery)
-    return Call(method="POST", path="rerank", body=body, parse=answer(tuple[Ranked, ...]))
 
 
+@answered
 def ready() -> Answered[bool]:
     """Whether the server accepts requests now: False while it starts or stops, or if it cannot be reached."""
     call = Call(method="GET", path="readyz", parse=lambda _: True, repeat=Repeat.NEVER)

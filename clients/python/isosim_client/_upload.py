@@ -85,6 +85,13 @@ class Upload:
         yield from gathered(entry(dict(zip(FIELDS, pair, strict=False))) for pair in self._labels)
 
 
+def many(items: Any, name: str) -> list[Any]:
+    """`items` as a list. Raises TypeError for a path, and for a single string, which `list` would split."""
+    if isinstance(items, str | os.PathLike):
+        raise TypeError(f"{name}: give a list, not {items!r:.80}; read the file first if it is a path")
+    return list(items)
+
+
 def entry(value: str | bytes | dict[str, str | float]) -> bytes:
     """A value as a line of NDJSON. Raises TypeError for bytes, such as a line of a file opened with "rb"."""
     if isinstance(value, bytes):

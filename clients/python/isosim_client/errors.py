@@ -1,40 +1,10 @@
-"""All errors of this package.
-
-IsosimError
-├── ApiError                  the server answered with an error; its type may be unknown to this client
-│   ├── EmptyInput            the request contains no input
-│   ├── InvalidInput          a field breaks its rule; the message names field and limit
-│   │   └── TokenizerFailure  a text cannot be turned into tokens
-│   ├── TooLarge              the body exceeds the server's limit
-│   ├── UnsupportedMedia      the route does not read this content type
-│   ├── Unauthorized          no key or a wrong one
-│   ├── Forbidden             the key lacks the needed scope, or is not for this domain
-│   ├── NotFound              no such domain, version, job or route
-│   │   └── MethodNotAllowed
-│   ├── Conflict              the current state does not allow the request
-│   ├── Overloaded            the server is full; `retry_after` says when to try again
-│   ├── BackendFailure        the encoder failed on this input
-│   ├── NotReady              the server is starting, stopping or broken
-│   ├── Unavailable           a component that this request needs is missing; the message says how to get it
-│   └── ServerFault           an error inside the server; its log has the details under `request_id`
-├── NoAnswer                  no complete answer arrived
-│   ├── ConnectionFailed      no connection: the request was not carried out
-│   ├── ConnectionLost        the connection broke: the request may have been carried out
-│   └── TimedOut              the server was silent for too long: the request may have been carried out
-├── UnexpectedAnswer          the answer is not from isosim, or a field has a wrong type
-│   └── IncompatibleServer    the server's contract has another major version than this client's
-├── JobError                  a job that the client waited for ended without success; `job` is its last state
-│   ├── JobFailed             the message contains the job's error
-│   └── JobCancelled
-└── WaitTimeout               the time to wait is over; the job continues, and `job` has its last state
+"""All errors of this package. `help(isosim_client.errors)` begins with their tree.
 
 Wrong arguments that the client itself detects, such as one string instead of a list, raise TypeError or ValueError.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,8 +40,6 @@ __all__ = [
     "WaitTimeout",
 ]
 
-QUOTED = 200  # maximum number of characters quoted from an unknown answer; enough to recognize a proxy's page
-
 
 class IsosimError(Exception):
     """Base of all errors of this package. An attribute is None if the server sent no value for it."""
@@ -88,10 +56,16 @@ class IsosimError(Exception):
         return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
+ERROR_TYPES: dict[str, type[ApiError]] = {}  # by the server's `error_type`
+
+
 class ApiError(IsosimError):
-    """The server answered with an error. The server's log also has the `request_id`."""
+    """The server answered with an error, of a type that this client may not know."""
 
     retry_after: float | None  # seconds, as requested by the server
+
+    def __init_subclass__(cls, error_type: str) -> None:
+        ERROR_TYPES[error_type] = cls
 
     def __init__(
         self,
@@ -110,64 +84,64 @@ class ApiError(IsosimError):
         self.retry_after, self.should_retry = retry_after, should_retry
 
 
-class EmptyInput(ApiError):
+class EmptyInput(ApiError, error_type="Empty"):
+    """The request contains no input."""
+
+
+class InvalidInput(ApiError, error_type="Validation"):
+    """A field breaks its rule; the message names field and limit."""
+
+
+class TokenizerFailure(InvalidInput, error_type="Tokenizer"):
+    """A text cannot be turned into tokens."""
+
+
+class TooLarge(ApiError, error_type="TooLarge"):
+    """The body exceeds the server's limit."""
+
+
+class UnsupportedMedia(ApiError, error_type="UnsupportedMedia"):
+    """The route does not read this content type."""
+
+
+class Unauthorized(ApiError, error_type="Unauthorized"):
+    """No key or a wrong one."""
+
+
+class Forbidden(ApiError, error_type="Forbidden"):
+    """The key lacks the needed scope, or is not for this domain."""
+
+
+class NotFound(ApiError, error_type="NotFound"):
+    """No such domain, version, job or route."""
+
+
+class MethodNotAllowed(NotFound, error_type="MethodNotAllowed"):
     pass
 
 
-class InvalidInput(ApiError):
-    pass
+class Conflict(ApiError, error_type="Conflict"):
+    """The current state does not allow the request."""
 
 
-class TokenizerFailure(InvalidInput):
-    pass
+class Overloaded(ApiError, error_type="Overloaded"):
+    """The server is full; `retry_after` says when to try again."""
 
 
-class TooLarge(ApiError):
-    pass
+class BackendFailure(ApiError, error_type="Backend"):
+    """The encoder failed on this input."""
 
 
-class UnsupportedMedia(ApiError):
-    pass
+class NotReady(ApiError, error_type="Unhealthy"):
+    """The server is starting, stopping or broken."""
 
 
-class Unauthorized(ApiError):
-    pass
+class Unavailable(ApiError, error_type="Unavailable"):
+    """A component that this request needs is missing; the message says how to get it."""
 
 
-class Forbidden(ApiError):
-    pass
-
-
-class NotFound(ApiError):
-    pass
-
-
-class MethodNotAllowed(NotFound):
-    pass
-
-
-class Conflict(ApiError):
-    pass
-
-
-class Overloaded(ApiError):
-    pass
-
-
-class BackendFailure(ApiError):
-    pass
-
-
-class NotReady(ApiError):
-    pass
-
-
-class Unavailable(ApiError):
-    pass
-
-
-class ServerFault(ApiError):
-    pass
+class ServerFault(ApiError, error_type="Internal"):
+    """An error inside the server; its log has the details under `request_id`."""
 
 
 class NoAnswer(IsosimError):
@@ -179,23 +153,23 @@ class NoAnswer(IsosimError):
 
 
 class ConnectionFailed(NoAnswer):
-    pass
+    """No connection: the request was not carried out."""
 
 
 class ConnectionLost(NoAnswer):
-    pass
+    """The connection broke: the request may have been carried out."""
 
 
 class TimedOut(NoAnswer):
-    pass
+    """The server was silent for too long: the request may have been carried out."""
 
 
 class UnexpectedAnswer(IsosimError):
-    pass
+    """The answer is not from isosim, or a field has a wrong type."""
 
 
 class IncompatibleServer(UnexpectedAnswer):
-    pass
+    """The server's contract has another major version than this client's."""
 
 
 class JobError(IsosimError):
@@ -207,7 +181,7 @@ class JobError(IsosimError):
 
 
 class JobFailed(JobError):
-    pass
+    """The message contains the job's error."""
 
 
 class JobCancelled(JobError):
@@ -220,64 +194,3 @@ class WaitTimeout(IsosimError):
     def __init__(self, message: str, job: Job | Match | None) -> None:
         super().__init__(message)
         self.job = job
-
-
-# The server's `error_type` -> the error of this package. The server's own table is in service/isosim/api/errors.py.
-ERROR_TYPES: dict[str, type[ApiError]] = {
-    "Empty": EmptyInput,
-    "Unauthorized": Unauthorized,
-    "Forbidden": Forbidden,
-    "NotFound": NotFound,
-    "MethodNotAllowed": MethodNotAllowed,
-    "Conflict": Conflict,
-    "TooLarge": TooLarge,
-    "UnsupportedMedia": UnsupportedMedia,
-    "Validation": InvalidInput,
-    "Tokenizer": TokenizerFailure,
-    "Backend": BackendFailure,
-    "Overloaded": Overloaded,
-    "Unhealthy": NotReady,
-    "Unavailable": Unavailable,
-    "Internal": ServerFault,
-}
-
-
-def api_error(status: int, headers: Mapping[str, str], content: bytes, retry_after: float | None) -> ApiError:
-    """The error for an answer. If the answer has no `error`, like a proxy's page, the message quotes the answer."""
-    try:
-        body = json.loads(content)
-    except ValueError:
-        body = None
-    found = body if isinstance(body, dict) else {}
-    message, error_type, request_id = (found.get(name) for name in ("error", "error_type", "request_id"))
-    if not isinstance(message, str):
-        quoted = content.decode(errors="replace").strip()[:QUOTED]
-        message = f"status {status}" + (f": {quoted}" if quoted else "")
-    kind = ERROR_TYPES.get(error_type, ApiError) if isinstance(error_type, str) else ApiError
-    return kind(
-        message,
-        status=status,
-        error_type=error_type if isinstance(error_type, str) else None,
-        request_id=request_id if isinstance(request_id, str) else headers.get("x-request-id"),
-        retry_after=retry_after,
-        should_retry=headers.get("x-should-retry", "").lower() != "false",
-        remedy=remedy_of(found),
-    )
-
-
-def remedy_of(body: dict[str, Any]) -> dict[str, Any] | None:
-    remedy = body.get("remedy")
-    kinds = {"action": str, "arguments": dict, "text": str}
-    known = isinstance(remedy, dict) and all(isinstance(remedy.get(name), kind) for name, kind in kinds.items())
-    return remedy if known else None
-
-
-ENDS: dict[str, type[JobError]] = {"failed": JobFailed, "cancelled": JobCancelled}
-
-
-def job_error(job: Job | Match) -> JobError:
-    """The error for a job that ended without success."""
-    why = f": {job.error}" if job.error else ""
-    domain = getattr(job, "domain", None)
-    what = f"match {job.id}" if domain is None else f"calibration {job.id} of {domain!r}"
-    return ENDS.get(job.status, JobError)(f"{what} {job.status}{why}", job)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -31,31 +30,6 @@ def says(status: int, body: Any = None, **headers: str) -> Step:
 
 def job(status: str, **facts: Any) -> dict[str, Any]:
     return {"job": "j1", "domain": "letters", "status": status, **facts}
-
-
-def event(state: dict[str, Any]) -> bytes:
-    return b"event: state\ndata: " + json.dumps(state, ensure_ascii=False).encode() + b"\n\n"
-
-
-class Stream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """The body of an answer in pieces. A piece may be an exception, which is raised instead."""
-
-    def __init__(self, pieces: Iterable[bytes | Exception]) -> None:
-        self.pieces = list(pieces)
-
-    def __iter__(self) -> Iterator[bytes]:
-        for piece in self.pieces:
-            if isinstance(piece, Exception):
-                raise piece
-            yield piece
-
-    async def __aiter__(self) -> Any:
-        for piece in self:
-            yield piece
-
-
-def streams(*pieces: bytes | Exception) -> Step:
-    return lambda _: httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Stream(pieces))
 
 
 class Time:

@@ -1,6 +1,5 @@
 """Real connections that fail: a client reports the right error, and follows a job across the failure."""
 
-import asyncio
 import json
 import socketserver
 import threading
@@ -9,12 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from stubs import SCORES, event, job
+from stubs import SCORES
 
-from isosim_client import AsyncClient, Client, ConnectionFailed, ConnectionLost, IsosimError, Job, Retries, TimedOut
+from isosim_client import Client, ConnectionFailed, ConnectionLost, IsosimError, Retries, TimedOut
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 PAIRS = [("a", "b")]
 
 
@@ -67,22 +65,3 @@ def test_a_port_on_which_nothing_listens() -> None:
     with pytest.raises(ConnectionFailed, match=f"no connection to {url}: .*is the server running"):
         client.similarity(PAIRS)
     assert not client.ready()
-
-
-def test_a_job_is_followed_across_a_broken_stream() -> None:
-    def chunk(content: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(content), content)
-
-    def blocking(url: str) -> Job:
-        return Client(url, retries=Retries(first=0.01)).wait("j1")
-
-    async def suspending(url: str) -> Job:
-        async with AsyncClient(url, retries=Retries(first=0.01)) as client:
-            return await client.wait("j1")
-
-    torn = STREAM + chunk(event(job("running"))) + b"40\r\ndata: {"
-    done = STREAM + chunk(event(job("succeeded", version=2))) + b"0\r\n\r\n"
-    with listening(torn, done) as url:
-        assert blocking(url).version == 2
-    with listening(torn, done) as url:
-        assert asyncio.run(suspending(url)).version == 2

@@ -43,18 +43,6 @@ def failure(step: Step) -> IsosimError:
     return caught.value
 
 
-def test_the_tree_in_the_docstring_is_that_of_the_classes() -> None:
-    assert errors.__doc__ is not None
-    drawn: dict[int, str] = {}
-    parents = {}
-    for line in errors.__doc__.splitlines():
-        if found := re.match(r"([│├└─ ]*)([A-Z]\w+)(  |$)", line):
-            depth = len(found[1]) // 4
-            drawn[depth] = found[2]
-            parents[found[2]] = drawn.get(depth - 1)
-    assert parents == {e.__name__: e.__base__.__name__ if e is not IsosimError else None for e in below(IsosimError)}
-
-
 def test_the_table_has_exactly_the_error_types_of_the_server() -> None:
     assert errors.ERROR_TYPES.keys() == set(ERROR_TYPES)
 
@@ -147,7 +135,7 @@ def test_answers_with_the_same_major_version_or_none_are_read(stated: str | None
 
 
 def test_errors_can_be_pickled() -> None:
-    job = Job(id="j", domain="d", status="failed")
+    job = Job(job="j", domain="d", status="failed")
     overloaded = Overloaded("full", status=429, request_id="r", retry_after=2.0)
     for error in (overloaded, JobFailed("broken", job), ConnectionLost("gone")):
         again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
@@ -170,8 +158,6 @@ def test_a_key_that_a_header_cannot_hold_is_refused_and_not_shown(key: str) -> N
 @pytest.mark.parametrize(
     "misuse",
     [
-        lambda client: client.similarity("ab"),
-        lambda client: client.rerank("query", "texts"),
         lambda client: client.calibrate("tickets.txt", domain="d"),
         lambda client: client.add_labels("d", "ab"),
         lambda client: client.add_labels("d", Path("labels.csv")),

@@ -20,7 +20,7 @@ def test_rerank_has_the_shape_of_text_embeddings_inference() -> None:
     stub = Stub(says(200, [{"index": 1, "score": 0.9, "text": "b"}, {"index": 0, "score": 0.1}]))
     ranked = stub.client().rerank("q", iter(["a", "b"]), domain="letters", return_text=True)
     assert ranked == (Ranked(index=1, score=0.9, text="b"), Ranked(index=0, score=0.1))
-    body = {"query": "q", "texts": ["a", "b"], "domain": "letters", "raw_scores": False, "return_text": True}
+    body = {"query": "q", "texts": ["a", "b"], "domain": "letters", "return_text": True}
     assert sent(stub) == ("POST", "/rerank", body)
 
 
@@ -50,13 +50,13 @@ def test_the_key_is_sent_and_not_shown() -> None:
 def test_arguments_that_are_not_given_are_not_sent_to_an_older_server() -> None:
     stub = Stub(says(200, SCORES))
     stub.client().similarity([("a", "b")])
-    assert sent(stub)[2] == {"pairs": [["a", "b"]], "domain": "default"}
+    assert sent(stub)[2] == {"pairs": [["a", "b"]]}
     stub.client().similarity([("a", "b")], threshold="duplicates", detail=True)
-    assert sent(stub)[2].keys() == {"pairs", "domain", "threshold", "detail"}
+    assert sent(stub)[2].keys() == {"pairs", "threshold", "detail"}
     stub = Stub(says(202, job("queued")))
     stub.client().calibrate(["a"], domain="d", method="flow", promote="never", seed=7)
     assert dict(stub.requests[0].url.params) == {
-        "domain": "d", "method": "flow", "promote": "never", "seed": "7", "kind": "matches",
+        "domain": "d", "method": "flow", "promote": "never", "seed": "7",
     }  # fmt: skip
 
 

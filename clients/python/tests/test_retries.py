@@ -126,7 +126,7 @@ CHANGES: dict[str, tuple[Act, Any, dict[str, str]]] = {  # what is done, the bod
     "add_labels": (
         lambda client: client.add_labels("letters", [("a", "b", 1)]),
         {"a": "a", "b": "b", "label": 1},  # one line of NDJSON
-        {"kind": "matches", "promote": "if_better", "seed": "0", "revision": "7"},
+        {"revision": "7"},
     ),
 }
 
