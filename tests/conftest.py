@@ -46,6 +46,7 @@ GROUPS = {
     "tests/security/test_redis_tls.py": "operation",
     "tests/security/test_requests.py": "operation",
     "tests/security/test_secrets.py": "operation",
+    "tests/server/test_scale.py": "operation",
 }
 # … and to every test that needs one of these fixtures.
 GROUP_OF_FIXTURE = {

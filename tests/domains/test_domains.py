@@ -280,7 +280,6 @@ class Machine(RuleBasedStateMachine):
                     pass
             self.other.remove(name)
         assert self.litter or list(self.other.blobs.list("versions/")) == []
-        self.crashing.blobs.delete([entry.key for entry in list(self.crashing.blobs.list(""))])
 
 
 @EVERY_PLACE

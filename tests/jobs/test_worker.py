@@ -7,9 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from redis import Redis
 
 from isosim.domains.store import DomainStore
@@ -21,10 +25,12 @@ from isosim.jobs.pulse import Pulse, pulses, silences
 from isosim.jobs.store import JobStore
 from isosim.settings import Settings
 from isosim.store.blobs import opened
+from isosim.worker import supervisor
 from isosim.worker.calibrating import reason
 from isosim.worker.supervisor import Worker
 from tests.jobs.test_store import Clock, post
 from tests.processes import RedisServer, wait_until
+from tests.store.conftest import in_memory
 
 BEGIN = """
 import json, os, signal, socket, sys, time
@@ -88,6 +94,7 @@ ENDS: list[tuple[str, dict[str, object], dict[str, Any]]] = [
     ("os.kill(os.getpid(), signal.SIGKILL)", {}, died(KILLED)),
     ("os.kill(os.getpid(), signal.SIGSEGV)", {}, died("ended by signal 11 while fitting")),
     ("sys.exit(3)", {}, died("ended with exit code 3 while fitting")),
+    ("os.kill(os.getpid(), signal.SIGSTOP)", {}, died("did not answer for 1 s while fitting")),
     (
         "publish(); os.kill(os.getpid(), signal.SIGKILL)",
         {},
@@ -103,8 +110,10 @@ ENDS: list[tuple[str, dict[str, object], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("program", "settings", "facts"), ENDS)
 def test_a_job_ends_as_its_process_does(
-    jobs: JobStore, program: str, settings: dict[str, object], facts: dict[str, Any]
+    jobs: JobStore, program: str, settings: dict[str, object], facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if "STOP" in program:
+        monkeypatch.setattr("isosim.worker.supervisor.SILENCE", 1.0)
     job, busy = post(jobs), []
     one = worker(jobs, program, **settings)
     one.on_busy = busy.append
@@ -115,14 +124,6 @@ def test_a_job_ends_as_its_process_does(
     assert busy == [True, False] * (len(busy) // 2)
     assert list(DomainStore(jobs.blobs).read("a").versions) == [1] * (end.status is Status.SUCCEEDED)
     assert not [*jobs.blobs.list("open/"), *jobs.blobs.list("input/")]
-
-
-def test_a_process_that_hangs_is_ended_as_if_it_had_died(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isosim.worker.supervisor.SILENCE", 1.0)
-    job, facts = post(jobs), died("did not answer for 1 s while fitting")
-    with serving(worker(jobs, "os.kill(os.getpid(), signal.SIGSTOP)")):
-        wait_until(lambda: jobs.read(job.id).status is Status.FAILED, 60)
-    assert {name: getattr(jobs.read(job.id), name) for name in facts} == facts
 
 
 @pytest.mark.parametrize("end", ["say(end={'error': 'none'})", "os.kill(os.getpid(), signal.SIGKILL)"])
@@ -210,7 +211,7 @@ def test_a_store_that_fails_while_a_job_runs_does_not_stop_it_and_a_worker_witho
     monkeypatch.setattr("isosim.worker.supervisor.SILENCE", 600.0)  # there is no other attempt
     wait = f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.1)\n"
     with serving(worker(jobs, wait + SUCCEED)) as one:
-        wait_until(lambda: not one.jobs.some_open, 60)
+        wait_until(lambda: one._next_look, 60)
         job = post(jobs)
         wait_until(lambda: jobs.read(job.id).stage == "fitting", 60)
         (tmp_path / "jobs").rename(tmp_path / "away")
@@ -275,6 +276,26 @@ def test_a_hint_wakes_a_waiting_worker_and_a_lost_redis_only_its_clock(redis_ser
     assert not hints.wait(0.3)
     assert not hints.wait(0.3)
     assert time.monotonic() - began > 0.3
+
+
+@given(st.floats(0, 30), st.lists(st.floats(0, 80), max_size=4))
+def test_in_a_bucket_another_worker_takes_a_job_within_45_s_of_its_last_heartbeat(
+    last: float, hints: list[float]
+) -> None:
+    """Looks after a hint come in addition to the others, and delay none."""
+    clock, blobs = Clock(), in_memory()
+    beats = [last - supervisor.DISTANT_HEARTBEAT * number for number in range(4)]
+    with patch.object(supervisor, "time", SimpleNamespace(monotonic=clock)):
+        jobs = JobStore(blobs, clock)
+        post(jobs)
+        attempt, other = jobs.claim("dies"), Worker(Settings(), jobs, DomainStore(blobs), None)
+        assert attempt is not None
+        while other._claim() is None:
+            events = [other._until_next_look(), *(at - clock.now for at in (*beats, *hints) if at > clock.now)]
+            clock.now += min(events)
+            if clock.now in beats:
+                attempt.beat("fitting", 0.5)
+        assert clock.now - last <= 45
 
 
 @pytest.mark.parametrize("whose", ["its own", "a file's link", "a folder's link", "another user's"])

@@ -90,5 +90,11 @@ def faulty(step: Callable[..., None]) -> Callable[..., None]:
 def run_on(place: Open, machine: type[RuleBasedStateMachine], examples: int) -> None:
     """Runs a machine whose attribute `make` opens the store: `examples` in memory, fewer where they take longer."""
     examples //= {"memory": 1, "s3": 8}.get(place().address.partition(":")[0], 3)
-    made = type(machine.__name__, (machine,), {"make": staticmethod(place)})
+
+    def make() -> Blobs:
+        blobs = place()
+        blobs.delete([entry.key for entry in list(blobs.list(""))])  # what the example before has left
+        return blobs
+
+    made = type(machine.__name__, (machine,), {"make": staticmethod(make)})
     run_state_machine_as_test(made, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))

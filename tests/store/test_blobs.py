@@ -92,9 +92,6 @@ class Machine(RuleBasedStateMachine):
         assert {key: stamp for key, (stamp, _) in self.stamps.items()} == {key: there[key].stamp for key in there}
         assert list(self.blobs.unfinished(-1)) == []  # neither locks nor halves
 
-    def teardown(self) -> None:
-        self.blobs.delete([entry.key for entry in list(self.blobs.list(""))])
-
 
 @EVERY_PLACE
 def test_it_behaves_like_a_dictionary_with_conditions(place: Open) -> None:

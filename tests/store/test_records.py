@@ -100,9 +100,6 @@ class Machine(RuleBasedStateMachine):
         assert {name: self.other.read(name).number for name in self.other.names()} == self.model
         assert [*self.other.names("a")] == [name for name in self.other.names() if name not in ("a", "a-b")]
 
-    def teardown(self) -> None:
-        self.blobs.delete([entry.key for entry in list(self.blobs.list(""))])
-
 
 def test_what_is_acknowledged_stays_whoever_writes_and_dies(place: Open) -> None:
     run_on(place, Machine, examples=60)

@@ -30,7 +30,7 @@ from isosim.jobs.posted import LINES, SECOND, VECTORS, Posted, Spool
 from isosim.store.blobs import Blobs, Changed
 from isosim.store.records import Records
 
-SILENCE = 30.0  # s without heartbeat until another worker may take a running job; workers beat every 2 or 10 s
+SILENCE = 29.0  # s without heartbeat until another worker may take a running job; workers beat every 2 or 10 s
 ABANDONED = 1200.0  # s until an entry of the index without a record counts as left by a dead process
 KEPT = 1000  # number of ended jobs whose records are kept
 SIDE_BY_SIDE = 8  # records that are read in parallel; unmeasured
@@ -105,7 +105,6 @@ class JobStore:
         self.blobs, self.clock = blobs, clock
         self.records = Records(blobs, Job, "jobs/")
         self._ended: dict[tuple[str, str], Job] = {}  # ended jobs without reports, by id and stamp of the record
-        self.some_open = True  # whether the last look found entries in the index
         self._unreadable: set[str] = set()  # jobs whose records could not be read at the last look
         self._held: dict[str, tuple[str, float]] = {}  # held jobs: id -> record's tag, when it was first seen
         self._strays: dict[str, float] = {}  # entries of the index without a record: key -> when first seen
@@ -251,7 +250,6 @@ class JobStore:
         """The entries of the index with the records to which they lead. Of two requests with one idempotency key, only
         one has the record."""
         entries = self.index()
-        self.some_open = bool(entries)
         found = zip(entries, self._read_each([entry.id for entry in entries]), strict=True)
         return [(own, None if isinstance(one, Found) and one.job.input != own.input else one) for own, one in found]
 

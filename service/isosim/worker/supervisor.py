@@ -43,8 +43,10 @@ log = logging.getLogger("isosim.jobs")
 
 TICK = 0.5  # s; this process looks at its child, and whether it shall stop, at least this often
 HEARTBEAT, DISTANT_HEARTBEAT = 2.0, 10.0  # s between heartbeats; object storage charges for each write
-LOOK = 1.0  # s between looks for jobs in a folder
-DISTANT_LOOKS = (5.0, 15.0)  # in a bucket: while there are open jobs, whose workers might fall silent; without any
+# Shortest and longest time (s) between looks for jobs. In a bucket each reads the records of all open jobs. Two of the
+# shortest are longer than SILENCE, and three of the longest take less than 45 s: at most so long after the last
+# heartbeat of a worker that has died, another one takes its job.
+LOOK, DISTANT_LOOK = (0.8, 1.0), (14.6, 14.8)
 STORAGE_REST = 10.0  # s for each attempt so far, in which a worker takes no job after storage has failed
 PATIENCE = 600.0  # s that a worker tries to record how a job ended
 EXIT = 5.0  # s in which a process ends that has closed its socket
@@ -128,6 +130,7 @@ class Worker:
         self.heartbeat = DISTANT_HEARTBEAT if jobs.distant else HEARTBEAT
         self._waiting: tuple[Child, float] | None = None  # a child that may take the next job, and until when
         self._until: float | None = None  # when the running job is given back; None: this worker was not told to stop
+        self._next_look = 0.0  # monotonic, s
         self._failing = False  # whether the last access of the store failed
         self.results = MatchStore(jobs.blobs, settings.keep_results)
 
@@ -176,8 +179,11 @@ class Worker:
         return attempt
 
     def _until_next_look(self) -> float:
-        seconds = DISTANT_LOOKS[not self.jobs.some_open] if self.jobs.distant else LOOK
-        return seconds * random.uniform(0.8, 1.0)  # noqa: S311 - so that workers do not look all at once
+        """Seconds; looks after a hint or a job come in addition."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + random.uniform(*(DISTANT_LOOK if self.jobs.distant else LOOK))  # noqa: S311
+        return self._next_look - now
 
     def _rest(self, seconds: float, *, hints: bool = True) -> None:
         """Waits, for a hint at most, unless this worker is told to stop."""
