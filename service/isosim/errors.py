@@ -33,6 +33,7 @@ class Action(StrEnum):
 
     ADD_ENCODER = "add_encoder"  # register one whose users bring vectors of length 1
     ADD_LABELS = "add_labels"  # `domain`
+    ASK_LESS = "ask_less"  # `precision` that can be had, and number of `pairs` that pass then
     CALIBRATE = "calibrate"  # `domain`
     DELETE_THRESHOLD = "delete_threshold"  # `domain`
     EXPORT = "export"  # `source` of the encoder

@@ -125,6 +125,13 @@ def nothing_is_said_of_another_target(analyst: Analyst, site: Site, job: str) ->
     assert "out of reach" in tile(analyst)
     assert hold.is_visible()  # beside a button that is off
     assert analyst.page.get_by_role("button", name="Download", exact=True).is_disabled()
+    told = re.search(r"The highest is ([\d.]+) %, with ([\d,]+) pairs", tile(analyst))
+    assert told, tile(analyst)
+    analyst.presses(f"Ask for {told[1]} %")
+    wait_until(lambda: tile(analyst).startswith(f"{told[2]} pairs"))
+    assert analyst.field("Wanted").input_value() == told[1]
+    analyst.fills("Wanted", "99.99")
+    assert "out of reach" in tile(analyst)
     analyst.fills("Wanted", "1")  # of a target that is not computed yet, nothing is said
     assert analyst.page.locator(".tile.stale").count() == 1
     assert analyst.page.get_by_role("button", name="Download", exact=True).is_disabled()
@@ -249,6 +256,47 @@ def test_a_reload_and_a_server_that_is_gone_lose_no_judgement(visit: Visit, site
     wait_until(lambda: site.get(f"/matches/{job}")["judged"] == 10)
     analyst.page.locator(".verdict", has_text="not sent yet").wait_for(state="hidden")
     assert analyst.page.evaluate("localStorage.length") == 0
+
+    analyst.page.route(
+        posts, lambda route: route.fulfill(status=404, json={"error": "no match", "error_type": "NotFound"})
+    )
+    judge(analyst, 2)  # with another key, whose match this is not
+    analyst.sees("No match.")
+    context = analyst.page.context
+    analyst.page.close()
+    again = Analyst.at(context, analyst.url)
+    again.go("#/")
+    again.sees("2 judgements to send: open it")
+    again.go(f"#/matches/{job}")
+    wait_until(lambda: site.get(f"/matches/{job}")["judged"] == 12)
+    wait_until(lambda: again.page.evaluate("localStorage.length") == 0)
+
+
+def test_sure_is_withdrawn_only_where_the_interval_has_grown_much(visit: Visit, site: Site) -> None:
+    job = site.post("/matches", a=[*TEXTS, *AGAIN])["job"]
+    site.work()
+    analyst = visit()
+    width = 0.5
+
+    def answered(route: Any) -> None:
+        state = route.fetch().json()
+        state["answer"] |= {"precision": 0.9, "precision_interval": [0.95 - width, 0.95], "recall": 0.5,
+                            "recall_interval": [0.4, 0.6], "expected_false": 5, "expected_false_interval": [1, 9],
+                            "more_labels": 7}  # fmt: skip
+        route.fulfill(json=state)
+
+    analyst.page.route(re.compile(rf"/matches/{job}(\?.*)?$"), answered)
+    analyst.go(f"#/matches/{job}/similarity/0.5")
+    withdrawn = "This was sure before"
+    for wanted, width, word in (
+        ("0.5", 0.21, "rough"), ("0.5", 0.19, "sure"), ("0.5", 0.24, "sure"), ("0.5", 0.26, withdrawn),
+        ("0.5", 0.24, withdrawn), ("0.5", 0.2, "sure"), ("0.6", 0.24, "rough"), ("0.5", 0.41, withdrawn),
+    ):  # fmt: skip
+        analyst.fills("Wanted", wanted)
+        analyst.page.locator(".tile.stale").wait_for()
+        said = tile(analyst)
+        assert word in said, (wanted, width, said)
+        assert (withdrawn in said) == (word == withdrawn), (wanted, width, said)
 
 
 def test_a_wrong_judgement_is_changed_in_the_list(visit: Visit, site: Site) -> None:

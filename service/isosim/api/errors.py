@@ -39,6 +39,7 @@ HEALS = {429, 503}  # statuses after which a client may retry
 REMEDIES = {
     e.Action.ADD_ENCODER: "register such an encoder: isosim encoder add NAME --dimensions N --unit-vectors",
     e.Action.ADD_LABELS: 'give it some: POST /domains/{domain}/labels with {{"labels": [["a", "b", 1], …]}}',
+    e.Action.ASK_LESS: "precision={precision} lets {pairs} pairs pass",
     e.Action.CALIBRATE: "calibrate it from text: POST /calibrate?domain={domain}",
     e.Action.DELETE_THRESHOLD: "delete one first: DELETE /domains/{domain}/thresholds/NAME",
     e.Action.EXPORT: "make it: isosim export --encoder {source}",

@@ -97,6 +97,7 @@ def steps(first: str) -> Iterator[Callable[[str], None]]:
 REMEDIES = {
     Action.ADD_ENCODER: "isosim encoder add NAME --dimensions N --unit-vectors",
     Action.ADD_LABELS: "give it some: isosim label FILE --domain {domain}",
+    Action.ASK_LESS: "--precision {precision} lets {pairs} pairs pass",
     Action.CALIBRATE: "calibrate it from text: isosim calibrate FILE --domain {domain}",
     Action.DELETE_THRESHOLD: "delete one first: DELETE /domains/{domain}/thresholds/NAME",
     Action.EXPORT: "make it: isosim export --encoder {source}",

@@ -12,18 +12,22 @@ const LOW = 3; // pairs left when more are fetched
 const ENOUGH = 50; // judgements that tell something; the server says how many more
 const KEYS = { 1: 1, 0: 0, s: null, S: null, " ": null };
 
+const prefixOf = (job) => `isosim.judged.${job}.`;
+
+/** The keys under which this browser holds judgements of a match that the server has not confirmed. */
+export const held = (job) => Object.keys(localStorage).filter((key) => key.startsWith(prefixOf(job)));
+
 const outboxes = new Map(); // job -> Outbox; they outlive the view
 
 /** Judgements on their way to the server: pair -> 1, 0, or null for one that is taken back. */
 class Outbox {
   constructor(job) {
-    this.prefix = `isosim.judged.${job}.`;
+    this.prefix = prefixOf(job);
     this.where = `${path("matches", job)}/labels`;
     this.wait = FIRST_WAIT;
     this.told = () => {};
     this.known = new Set(); // pairs that the server counts as judged, as far as this page knows
-    const kept = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix));
-    this.pending = new Map(kept.map((key) => [Number(key.slice(this.prefix.length)), JSON.parse(localStorage.getItem(key))]));
+    this.pending = new Map(held(job).map((key) => [Number(key.slice(this.prefix.length)), JSON.parse(localStorage.getItem(key))]));
   }
 
   add(pair, label) {
@@ -59,7 +63,7 @@ class Outbox {
     } catch (error) {
       this.sending = false;
       const lasting = error instanceof Refused && error.status < 500 && error.status !== 429;
-      if (error.status === 404) for (const pair of [...this.pending.keys()]) this.forget(pair); // the match was removed
+      if (error.status === 404) this.pending.clear(); // removed, or another key's: the browser keeps them for that one
       this.told({ error, wait: lasting ? null : this.wait });
       if (!lasting) this.timer = setTimeout(() => this.send(), this.wait);
       this.wait = Math.min(2 * this.wait, LONGEST_WAIT);
@@ -164,8 +168,8 @@ export function judging(given, context) {
   }, { signal });
 
   function update() {
-    const held = [...outbox.pending].reduce((sum, [pair, label]) => sum + (label !== null) - outbox.known.has(pair), 0);
-    const judged = Math.max(0, state.judged + held);
+    const unconfirmed = [...outbox.pending].reduce((sum, [pair, label]) => sum + (label !== null) - outbox.known.has(pair), 0);
+    const judged = Math.max(0, state.judged + unconfirmed);
     done.textContent = `${count(judged)} of about ${count(Math.max(ENOUGH, judged, state.more === null ? 0 : state.judged + state.more))}`;
     const [shown] = state.queue;
     for (const control of [same, different, skip]) control.disabled = !shown;

@@ -15,6 +15,7 @@ const LEARNT = 1500; // ms after the last judgement until the answer is read aga
 const SHOWN = 50; // pairs in the table, and more with each press
 const COPIES = 1000; // rows that repeat a text, up to which their number stands beside each pair
 const SURE = 0.2; // width of the interval of the precision at which the server asks for no more judgements
+const UNSURE = 0.25; // width above which "sure" is withdrawn: in 30 simulated matches 1 time in place of 15
 const ROUGH = 0.4; // width from which on the labels are too few; unmeasured
 const ENOUGH = 50; // judgements that tell something
 const KINDS = {
@@ -74,7 +75,7 @@ function bestSoFar(pairs) {
 function resultOf(match, [wantedKind, wantedValue], context) {
   const { signal } = context;
   const where = path("matches", match.job);
-  const state = { asked: {}, learnt: match.answer.precision !== null, latest: 0, shown: SHOWN, answer: match.answer, timer: 0 };
+  const state = { asked: {}, learnt: match.answer.precision !== null, latest: 0, shown: SHOWN, answer: match.answer, timer: 0, sure: false, surest: null };
   const copies = match.copies.length === 1 ? match.copies[0] : 0;
   const until = h("time", {});
 
@@ -127,7 +128,8 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   }
 
   function later() {
-    stale(true); // what is said below holds for another target
+    state.latest += 1; // an answer on its way holds for another target, as does what is said below
+    stale(true);
     save.disabled = true;
     fault(input, target() ? "" : KINDS[kind.value].fault);
     if (target()) history.replaceState(null, "", `#/matches/${match.job}/${kind.value}/${input.value}`);
@@ -160,8 +162,8 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       state.learnt = whole.answer.precision !== null;
       Object.assign(state, { asked: found.error ? null : used, answer: found.error ? null : whole.answer });
       tellUntil(whole.until);
-      judge.expect(widthOf(whole.answer) <= SURE ? 0 : whole.answer.more_labels);
-      tile.replaceChildren(...(found.error ? unreachable(whole) : answerOf(whole)));
+      tile.replaceChildren(...(found.error ? unreachable(whole, found.error) : answerOf(whole)));
+      judge.expect(!found.error && state.sure ? 0 : whole.answer.more_labels);
       picture.show(whole.histogram, state.answer);
       await list(mine, whole.judged);
       if (mine !== state.latest) return;
@@ -182,11 +184,15 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     judge.element.focus({ preventScroll: true });
   }, { class: first ? "primary" : "" });
 
-  function unreachable({ answer: { more_labels: more }, judged }) {
+  function unreachable({ answer: { more_labels: more }, judged }, { remedy }) {
+    const { precision, pairs: passing } = remedy?.arguments ?? {};
+    const [early, share] = [judged < ENOUGH, precision && Number((100 * precision).toPrecision(4))];
+    const less = precision && button(`Ask for ${share} %`, () => ask(share), { class: early ? "" : "primary" });
     return [
-      h("p", { class: "big" }, "No pairs ", badge(judged < ENOUGH ? "too early to tell" : "out of reach", "warn")),
-      h("p", {}, `At no similarity are ${input.value} % of the pairs right, as far as ${counted(judged, "judgement")} tell${judged < ENOUGH ? "" : ". Ask for less"}${more ? `; judge about ${count(more)} more` : ""}.`),
-      h("div", { class: "buttons" }, toJudge("Judge pairs", true)),
+      h("p", { class: "big" }, "No pairs ", badge(early ? "too early to tell" : "out of reach", "warn")),
+      h("p", {}, `At no similarity are ${input.value} % of the pairs right, as far as ${counted(judged, "judgement")} tell.`, precision ? ` The highest is ${share} %, with ${passing} pairs.` : ""),
+      h("p", {}, h("strong", {}, "Next step: "), `${early || !precision ? "" : "ask for less, or "}judge ${more ? `about ${count(more)} more pairs` : "more pairs"}.`),
+      h("div", { class: "buttons" }, early && toJudge("Judge pairs", true), less, !early && toJudge("Judge pairs", !less)),
     ];
   }
 
@@ -195,16 +201,22 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     const { passing, precision, precision_interval: interval, expected_false: wrong, expected_false_interval: wrongs, recall, recall_interval: recalls, more_labels: more } = answer;
     const notices = answer.notices.filter((notice) => !notice.startsWith("not judged")).map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice))));
     const [known, width] = [precision !== null && interval !== null, widthOf(answer)];
-    const [word, colour] = width <= SURE ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
+    const asked = `${kind.value} ${input.value}`;
+    const before = state.surest === asked; // it was sure of this target once
+    state.sure = known && width <= (before && state.sure ? UNSURE : SURE);
+    if (state.sure) state.surest = asked;
+    const { sure } = state;
+    const [word, colour] = sure ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
     return [
       h("p", { class: "big" }, h("strong", {}, counted(passing, "pair")), " ", badge(word, colour)),
       known ? h("p", {}, `About ${count(Math.round(wrong))} of them are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}). They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the pairs that were kept${recalls ? ` (${rounded(recalls)})` : ""}; the others score lower. From ${counted(judged, "judgement")}.`)
         : h("p", {}, `Not judged${judged ? " enough" : ""}: how many of these pairs are right is unknown.`),
       h("p", {}, `Similarity from ${score(answer.similarity, 2)} on.`),
+      before && !sure && h("p", { class: "verdict warn" }, "This was sure before: the last judgements differ from what the earlier ones let expect."),
       ...notices,
       h("p", {}, h("strong", {}, "Next step: "), !known ? `judge ${judged < ENOUGH ? `about ${counted(ENOUGH - judged, "pair")}${judged ? " more" : ""}` : "on"}, until there are some that mean the same and some that do not.`
-        : width <= SURE ? "download the pairs." : `judge about ${count(Math.max(1, more))} more, and the figures become surer.`),
-      h("div", { class: "buttons" }, known && width <= SURE ? button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }) : toJudge("Judge pairs", true)),
+        : sure ? "download the pairs." : `judge about ${count(Math.max(1, more))} more, and the figures become surer.`),
+      h("div", { class: "buttons" }, sure ? button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }) : toJudge("Judge pairs", true)),
     ].filter(Boolean);
   }
 

@@ -4,9 +4,10 @@ import { clearAlerts, report } from "./alerts.js";
 import { call, download, idempotencyKey, path } from "./api.js";
 import { confirm } from "./dialogs.js";
 import { action, badge, button, fault, field, h, table, unique } from "./dom.js";
-import { ago, count, percent } from "./format.js";
+import { ago, count, counted, percent } from "./format.js";
 import { fileIntake } from "./intake.js";
 import { act, ACTIVE, STAGES } from "./job.js";
+import { held } from "./judging.js";
 import { liveList } from "./jobs.js";
 import { page, typed, withNamed } from "./listing.js";
 
@@ -149,8 +150,9 @@ function matchList(context) {
   });
 }
 
-function standing({ status, stage, progress, error }) {
-  if (status === "succeeded") return badge("ready", "good");
+function standing({ job, status, stage, progress, error }) {
+  const unsent = held(job).length;
+  if (status === "succeeded") return [badge("ready", "good"), unsent > 0 && badge(`${counted(unsent, "judgement")} to send: open it`, "warn")];
   if (status === "failed") return [badge("failed", "bad"), h("span", { class: "under small" }, error)];
   return ACTIVE.has(status) ? [badge(status), ` ${STAGES[stage] ?? stage}, ${percent(Math.round(progress * 100) / 100)}`] : badge(status);
 }
@@ -162,5 +164,7 @@ export async function removeMatch({ job, status }, context) {
     title: running ? "Cancel this match?" : "Delete this match?", danger: true, keep: running ? "Keep it running" : "Keep it",
     text: `Its texts${running ? " are" : ", pairs and judgements are"} removed from the server for good.`, label: running ? "Cancel it" : "Delete it",
   });
-  return meant && act(context, "DELETE", path("matches", job), "The match was not removed", running ? "The match is cancelled." : "The match is deleted.");
+  const gone = meant && await act(context, "DELETE", path("matches", job), "The match was not removed", running ? "The match is cancelled." : "The match is deleted.");
+  if (gone) held(job).forEach((key) => localStorage.removeItem(key));
+  return gone;
 }

@@ -18,7 +18,7 @@ from isosim.errors import Action, Conflict, InvalidInput
 from isosim.jobs.matches import Result, Row
 from isosim.matching.clusters import clusters
 from isosim.matching.drawing import IN_VAIN
-from isosim.matching.estimate import Estimate, estimate
+from isosim.matching.estimate import Estimate, Point, estimate
 from isosim.scoring.advice import Target, advise, in_single_precision
 from isosim.scoring.pair_features import FLAGS, pair_features
 
@@ -48,16 +48,14 @@ class Ask:
     confidence: float | None = None
 
 
-def highest(estimate: Estimate, bound: bool) -> str:
-    """Says which precision can be had."""
+def highest(estimate: Estimate, bound: bool) -> tuple[float, Point] | None:
+    """The highest precision that can be asked for, in whole per cent, and what passes then; None if none can be."""
     best = estimate.highest(bound=bound)
     if best is None or best.precision is None or best.precision_interval is None:
-        return ""
-    value = best.precision_interval[0] if bound else best.precision
-    asked = math.floor(value * 100) / 100
-    return (
-        f"; the highest is {asked:g}, of {best.passing:,} pairs of at least {best.threshold:.4f}: ask for that or less"
-    )
+        return None
+    asked = math.floor((best.precision_interval[0] if bound else best.precision) * 100) / 100
+    threshold = estimate.threshold_for(asked, bound=bound)
+    return None if threshold is None or asked <= 0 else (asked, estimate.at(threshold))
 
 
 class View:
@@ -126,10 +124,14 @@ class View:
         found = sure.threshold_for(precision, bound=bound)
         if found is None:
             surely = f"with {100 * sure.confidence:g} % confidence " * bound
-            instead = highest(sure, bound)
+            missed = f"precision: no threshold {surely}has one of {precision:g}"
+            if (best := highest(sure, bound)) is None:
+                raise InvalidInput(f"{missed}, or judge more pairs")
+            asked, point = best
             raise InvalidInput(
-                f"precision: no threshold {surely}has one of {precision:g}{instead}, or judge more pairs"
-            )
+                f"{missed}; the highest is {asked:g}, of {point.passing:,} pairs of at least {point.threshold:.4f}: "
+                "ask for that or less, or judge more pairs"
+            ).with_remedy(Action.ASK_LESS, precision=f"{asked:g}", pairs=f"{point.passing:,}")
         return found
 
     @property
