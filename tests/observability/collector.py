@@ -30,7 +30,6 @@ class Span:
     begin: int  # ns since the epoch
     end: int
     attributes: dict[str, Any]
-    links: list[str]  # traces
     failed: bool
 
 
@@ -49,7 +48,7 @@ class Collector:
                     Span(
                         service, span.name, span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex(),
                         span.kind, span.start_time_unix_nano, span.end_time_unix_nano, plain(span.attributes),
-                        [link.trace_id.hex() for link in span.links], span.status.code == 2,
+                        span.status.code == 2,
                     )
                 )  # fmt: skip
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ import pytest
 
 from tests.observability.collector import Collector, Span, collecting
 from tests.observability.conftest import event
-from tests.processes import Process, RedisServer, Serve, environment, free_port, wait_until
+from tests.processes import Serve, environment, free_port
 from tests.text import sentences
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PAIR = {"pairs": [sentences(2)]}
-SERVER, CONSUMER = 2, 5  # kinds of spans in the protocol
+SERVER = 2  # kind of a span in the protocol
 
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -84,26 +83,6 @@ def test_a_fault_is_a_failed_span_and_no_text_and_no_key_is_sent(
     failed = [span for span in collector.named("POST /fail/{kind}") if span.failed]
     assert [span.attributes["error.type"] for span in failed] == ["Internal", "Internal"]
     assert not re.search(b"zanzibar", b"".join(collector.raw), re.I)
-
-
-def test_a_calibration_is_a_trace_of_its_own_that_names_the_request(
-    serve: Serve, store: Path, redis_server: RedisServer, worker: Callable[..., Process], collector: Collector
-) -> None:
-    settings = {"model_store": store, "redis_url": redis_server.url}
-    worker(**settings)
-    server = serve(encoder="tiny", **settings, local_worker=False)
-    body = {"domain": "d", "texts": sentences(300), "method": "sn"}
-    for sampled, trace in ((True, TRACE), (False, "9" * 32)):
-        accepted = server.client.post("/calibrate", json=body, headers=traceparent(sampled, trace)).json()
-        assert "traceparent" not in server.client.get(f"/calibrate/{accepted['job']}").text
-        assert server.wait_for(accepted["job"])["status"] == "succeeded"
-    (job,) = wait_until(lambda: collector.named("calibrate"))
-    assert (job.kind, job.links, job.service, job.parent) == (CONSUMER, [TRACE], "isosim-worker", "")
-    assert job.trace != TRACE
-    assert {"isosim.status": "succeeded", "isosim.domain": "d", "isosim.version": 1}.items() <= job.attributes.items()
-    stages = below(collector, job)
-    assert {"embedding", "fitting"} <= {span.name for span in stages}
-    assert all(one.end <= other.begin for one, other in pairwise(stages))
 
 
 def test_the_standard_variables_hold(

@@ -12,7 +12,6 @@ from isosim.commands.terminal import in_one_line
 from isosim.errors import IsosimError, Unavailable
 from isosim.jobs.pulse import HUNG, silences
 from isosim.observability import logs
-from isosim.observability.traces import tracing_class
 from isosim.settings import Settings
 from isosim.store.blobs import Blobs, opened
 from isosim.store.blobs import check as check_conditions
@@ -105,7 +104,6 @@ def worker(
     need_training()
     settings = settings_with(model_store=model_store, redis_url=redis_url)
     with logged(settings):
-        tracing_class()  # raises an error if packages for tracing are missing
         blobs = opened(settings.model_store)
         store_id = identify(blobs)
         check_conditions(blobs)

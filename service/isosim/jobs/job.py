@@ -116,7 +116,6 @@ class Job:
     report: dict[str, Any] | None = None
     error: str | None = None
     notices: list[str] = field(default_factory=list)
-    traceparent: str | None = None  # W3C trace context of the request that posted the job, if it was traced
     owner: str = ""  # id of the API key that posted the job (access/grants.py)
     size: int = 0  # bytes of posted text, labels and vectors
     input: str = ""  # name of the upload with the posted text

@@ -123,7 +123,6 @@ class JobStore:
         spool: Spool,
         notices: list[str],
         idempotency_key: str | None = None,
-        traceparent: str | None = None,
         owner: str = "",
         admit: Callable[[list[OpenJob]], object] = lambda _: None,
     ) -> Job:
@@ -144,7 +143,7 @@ class JobStore:
             with suppress(FileNotFoundError):
                 return same(self.records.read(name), fingerprint)
         job = Job(
-            name, request, created=now(), notices=notices, traceparent=traceparent, owner=owner, size=spool.size,
+            name, request, created=now(), notices=notices, owner=owner, size=spool.size,
             input=spool.id, fingerprint=fingerprint,
         )  # fmt: skip
         entry, began = OpenJob.of(job), self.clock()

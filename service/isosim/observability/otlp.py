@@ -7,13 +7,12 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
-from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from isosim import __version__
@@ -39,11 +38,6 @@ class RequestSpan:
         self.context = span.get_span_context()
 
     @property
-    def traceparent(self) -> str:
-        flags = int(self.context.trace_flags) & 1
-        return f"00-{self.context.trace_id:032x}-{self.context.span_id:016x}-{flags:02x}"
-
-    @property
     def ids(self) -> dict[str, str]:
         """Trace and span id for the log lines of this request."""
         return {"trace_id": f"{self.context.trace_id:032x}", "span_id": f"{self.context.span_id:016x}"}
@@ -51,38 +45,6 @@ class RequestSpan:
     def end(self, name: str, facts: Attributes, failure: str | None) -> None:
         self.span.update_name(name)
         self.span.set_attributes({CONVENTIONS.get(name, f"isosim.{name}"): value for name, value in facts.items()})
-        if failure is not None:
-            self.span.set_attribute("error.type", failure)
-            self.span.set_status(StatusCode.ERROR)
-        self.span.end()
-
-
-class JobSpan:
-    """The trace of a calibration job. It has a link to the span of the request that posted the job."""
-
-    def __init__(self, tracer: trace.Tracer, span: Span) -> None:
-        self.tracer, self.span = tracer, span
-        self.context = trace.set_span_in_context(span, Context())
-        self._stage: Span | None = None
-
-    @property
-    def ids(self) -> dict[str, str]:
-        context = self.span.get_span_context()
-        return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
-
-    def stage(self, name: str) -> None:
-        """Begins a stage and ends the previous one."""
-        self.end_stage()
-        self._stage = self.tracer.start_span(name, self.context)
-
-    def end_stage(self) -> None:
-        if self._stage is not None:
-            self._stage.end()
-            self._stage = None
-
-    def end(self, attributes: Attributes, failure: str | None) -> None:
-        self.end_stage()
-        self.span.set_attributes(attributes)
         if failure is not None:
             self.span.set_attribute("error.type", failure)
             self.span.set_status(StatusCode.ERROR)
@@ -105,17 +67,6 @@ class Tracing:
         attributes = {"http.request.method": method}
         start = time.time_ns() - round((time.perf_counter() - started) * 1e9)
         return RequestSpan(self.tracer.start_span(method, parent, SpanKind.SERVER, attributes, start_time=start))
-
-    def calibration(self, posted_by: str | None, attributes: Attributes) -> JobSpan | None:
-        """Begins the trace of a calibration job; None if the request that posted the job was not sampled."""
-        links = []
-        if posted_by is not None:
-            context = trace.get_current_span(W3C.extract({"traceparent": posted_by}, Context())).get_span_context()
-            if context.is_valid and not context.trace_flags.sampled:
-                return None
-            links = [Link(context)] if context.is_valid else []
-        span = self.tracer.start_span("calibrate", Context(), SpanKind.CONSUMER, attributes, links)
-        return JobSpan(self.tracer, span)
 
     def close(self, seconds: float) -> None:
         """Sends the remaining spans, for at most `seconds`: an unreachable collector must not delay the shutdown."""

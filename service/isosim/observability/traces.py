@@ -10,13 +10,7 @@ if TYPE_CHECKING:
 
 
 def tracing(name: str) -> "Tracing | None":
-    """Tracing under the service name `name`; None if no endpoint is set. Raises Unavailable if packages are missing."""
-    kind = tracing_class()
-    return None if kind is None else kind(name)
-
-
-def tracing_class() -> "type[Tracing] | None":
-    """The class `Tracing`, imported only if an endpoint is set; otherwise None.
+    """Tracing under the service name `name`; None if no endpoint is set.
 
     Raises:
         Unavailable: an endpoint is set, but the packages are not installed.
@@ -29,4 +23,4 @@ def tracing_class() -> "type[Tracing] | None":
         raise Unavailable(
             f"tracing needs {error.name}, which is not installed: pip install 'isosim[tracing]'"
         ) from None
-    return Tracing
+    return Tracing(name)

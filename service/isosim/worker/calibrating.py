@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -33,19 +33,14 @@ from isosim.jobs.requirements import Allowance
 from isosim.jobs.store import JobStore
 from isosim.observability import logs
 from isosim.observability.logs import about
-from isosim.observability.traces import tracing
 from isosim.settings import Settings
 from isosim.store.blobs import address_of, opened
-
-if TYPE_CHECKING:
-    from isosim.observability.otlp import JobSpan
 
 log = logging.getLogger("isosim.jobs")
 
 PULSE = 2.0  # s between signs of life
 NICENESS = 19  # lowest priority
 FOREGROUND = "--foreground"
-LAST_SPANS = 3.0  # seconds to send the remaining spans of a calibration
 
 Facts = dict[str, str | int | float | bool]
 
@@ -91,6 +86,9 @@ class Link:
             time.sleep(PULSE)
             self.send(alive=True)
 
+    def report(self, stage: str, progress: float) -> None:
+        self.send(stage=stage, progress=progress)
+
     def ask_to_publish(self) -> None:
         """Waits until the worker has recorded that the job is publishing; if it was cancelled, the worker kills this
         process."""
@@ -98,41 +96,21 @@ class Link:
         self._allowed.wait()
 
 
-class Reporter:
-    """Sends an attempt's stages and progress to the worker, logs and traces them."""
-
-    def __init__(self, link: Link, span: "JobSpan | None") -> None:
-        self.link, self.span, self.last = link, span, ""
-
-    def __call__(self, stage: str, progress: float) -> None:
-        if stage != self.last:
-            log.debug("stage %s", stage)
-            if self.span is not None:
-                self.span.stage(stage)
-        self.last = stage
-        self.link.send(stage=stage, progress=progress)
-
-
 def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
-    """Runs an attempt, logs and traces it, and sends its end to the worker. All log lines contain the job's id."""
+    """Runs an attempt, logs it, and sends its end to the worker. All log lines contain the job's id."""
     request = job.request
+    about.set({"job": job.id})
     what: Facts = {"domain": request.domain, "method": request.method, "sentences": request.sentences}
-    traces, span = tracing("isosim-worker"), None
-    if traces is not None:
-        span = traces.calibration(job.traceparent, {f"isosim.{name}": value for name, value in what.items()})
-    about.set({"job": job.id} | (span.ids if span is not None else {}))
     log.info("%s begins", kind_of(job), extra={"facts": what | {"labels": request.labels, "attempt": job.attempt}})
     began = time.perf_counter()
     try:
-        end = (match if request.match else calibrate)(settings, jobs, job, link, Reporter(link, span))
+        end = (match if request.match else calibrate)(settings, jobs, job, link)
     except Exception as error:  # any error must end the job, and its record must give the reason
         # Without the error's words, which may quote the text; the job's record has them for its owner.
         level = logging.ERROR if isinstance(error, IsosimError | OSError) else logging.CRITICAL
         log.log(level, "job %s failed", job.id, exc_info=True)
         end = reason(error, settings)
-    tell(kind_of(job), end, span, time.perf_counter() - began)
-    if traces is not None:
-        traces.close(LAST_SPANS)
+    tell(kind_of(job), end, time.perf_counter() - began)
     link.send(end=end)
 
 
@@ -152,19 +130,17 @@ def kind_of(job: Job) -> str:
     return "match" if job.request.match else "calibration"
 
 
-def tell(kind: str, end: dict[str, Any], span: "JobSpan | None", seconds: float) -> None:
-    """Logs how an attempt has ended, and ends its span."""
+def tell(kind: str, end: dict[str, Any], seconds: float) -> None:
+    """Logs how an attempt has ended."""
     succeeded = "version" in end
     status = "succeeded" if succeeded else "failed" if "error" in end else "given back"
     facts: Facts = {"status": status, "seconds": round(seconds, 2)}
     if end.get("version") is not None:
         facts |= {"version": end["version"], "promoted": bool(end["promoted"])}
     log.log(logging.INFO if succeeded else logging.ERROR, "%s ended", kind, extra={"facts": facts})
-    if span is not None:
-        span.end({f"isosim.{name}": value for name, value in facts.items()}, None if succeeded else status)
 
 
-def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Reporter) -> dict[str, Any]:
+def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link) -> dict[str, Any]:
     from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415 - loads torch, after `Link.start`
     from isosim.jobs.vector_files import NpyFile  # noqa: PLC0415
 
@@ -175,7 +151,7 @@ def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter
         vectors = None if posted.vectors is None else NpyFile(posted.vectors, "the posted vectors")
         given = CalibrationInput(posted.texts(), posted.labels(), vectors)
         request, threads = job.request, settings.threads
-        fitted = calibrate_job(request, given, encoder, domains, reporter, threads=threads, sending=sending)
+        fitted = calibrate_job(request, given, encoder, domains, link.report, threads=threads, sending=sending)
     link.ask_to_publish()
     published = fitted.publish(domains, job)
     report = fitted.report_with(published)
@@ -188,7 +164,7 @@ def check_epoch(domains: DomainStore, job: Job) -> None:
         raise Conflict(f"domain {job.request.domain!r} was deleted after this {kind_of(job)} began")
 
 
-def match(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Reporter) -> dict[str, Any]:
+def match(settings: Settings, jobs: JobStore, job: Job, link: Link) -> dict[str, Any]:
     from isosim.fitting.matching import match_job  # noqa: PLC0415 - loads torch, after `Link.start`
 
     blobs = opened(settings.model_store)
@@ -197,7 +173,7 @@ def match(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Re
     with jobs.posted(job) as posted:
         files = posted.rows()
         made = match_job(
-            job.request, files, encoder, domains, reporter, threads=settings.threads, sending=sending,
+            job.request, files, encoder, domains, link.report, threads=settings.threads, sending=sending,
             show=partial(results.show, job, files),
         )  # fmt: skip
         check_epoch(domains, job)

@@ -356,14 +356,12 @@ async def accept(
     grant, texts = trace.grant, wanted.sentences + 2 * wanted.labels - 1  # `needs` has charged one text
     admit = partial(check_backlog, service, grant)
 
-    traceparent = None if trace.span is None else trace.span.traceparent
-
     async def create() -> Job:
         made = None
         try:
             await service.limits.owe(grant, texts)
             made = await service.store.within(
-                LONG, service.jobs.create, wanted, spool, notices, idempotency_key, traceparent, grant.id, admit
+                LONG, service.jobs.create, wanted, spool, notices, idempotency_key, grant.id, admit
             )
         finally:
             if made is None or made.input != spool.id:
