@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     )
     gpu_memory_bytes: NonNegativeInt = 0  # maximum bytes of GPU memory for the encoder's arena; 0: no limit
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
-    max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
+    max_remote_texts: PositiveInt = 10_000  # maximum texts a job sends to a remote encoder, which may charge
     max_wait: PositiveFloat = (
         # seconds; a request gets 429 if encoding the queued texts is expected to take longer. There is no such limit
         # while at most about 64 pairs are queued, or while all queued texts together have at most 16 times as many

@@ -12,8 +12,9 @@ import pytest
 from isosim.bulk.engine import Engine
 from isosim.bulk.job import Where
 from isosim.export.brought import register
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.jobs.job import JobRequest
+from isosim.jobs.posted import Posted
 from isosim.jobs.vector_files import NpyFile
 from isosim.scoring.similarity import cosine
 from tests.bulk.conftest import RAW, TEXTS, prepared
@@ -97,7 +98,7 @@ def test_brought_vectors_are_scored_and_passed_on(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
     np.save(tmp_path / "v.npy", vectors)
     domains, request = domains_of(store), JobRequest("default", ours.digest, "ours")
-    inputs = CalibrationInput([], (), NpyFile(tmp_path / "v.npy"))
+    inputs = Posted([], (), NpyFile(tmp_path / "v.npy"))
     calibrate_job(request, inputs, ours, domains, lambda _, __: None, threads=1).publish(domains)
     pairs = vectors[:60].reshape(30, 2, 8)
     (tmp_path / "v.jsonl").write_text("\n".join(json.dumps({"a": a, "b": b}) for a, b in pairs.tolist()))

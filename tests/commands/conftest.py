@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.jobs.job import JobRequest
+from isosim.jobs.posted import Posted
 from tests.processes import command, environment
 from tests.stores import domains_of
 from tests.text import sentences
@@ -26,7 +27,7 @@ def calibrate(store: Path, artifact: EncoderArtifact, domain: str, method: str) 
     domains = domains_of(store)
     texts = sentences(400)
     asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(texts))
-    made = calibrate_job(asked, CalibrationInput(texts, []), artifact, domains, lambda _, __: None, threads=1)
+    made = calibrate_job(asked, Posted(texts, []), artifact, domains, lambda _, __: None, threads=1)
     return made.publish(domains).version
 
 

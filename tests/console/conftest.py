@@ -12,6 +12,7 @@ import pytest
 from isosim.encoders.store import EncoderStore
 from isosim.jobs.job import Status
 from isosim.jobs.matches import MatchStore
+from isosim.jobs.posted import Posted, posted_rows
 from isosim.store.blobs import opened
 from tests.console.analyst import Analyst
 from tests.processes import Process, Serve, Server, serve_with, skip_without
@@ -55,23 +56,23 @@ class Site:
 
     def work(self) -> None:
         """Runs the jobs that are queued."""
-        from isosim.fitting.job import CalibrationInput, calibrate_job
+        from isosim.fitting.job import calibrate_job
         from isosim.fitting.matching import match_job
 
         jobs, domains, encoders = jobs_of(self.store), domains_of(self.store), EncoderStore.at(self.store)
         while attempt := jobs.claim("tests", lambda asked: domains.read(asked.domain).served(asked.encoder).champion):
             request = attempt.job.request
-            with jobs.posted(attempt.job) as posted:
+            with jobs.posted(attempt.job) as folder:
                 encoder = encoders.find(request.encoder_id)
                 if request.match is not None:
-                    files = posted.rows()
+                    files = posted_rows(folder)
                     match = match_job(request, files, encoder, domains, lambda *_: None, threads=1)
                     attempt.publish()
                     results = MatchStore(opened(self.store), 86_400)
                     results.publish(attempt.job, files, match.found, match.scale.model, match.vectors)
                     attempt.end(Status.SUCCEEDED, version=None, promoted=False, report=match.report | {"notices": []})
                     continue
-                given = CalibrationInput(posted.texts(), posted.labels())
+                given = Posted.from_folder(folder)
                 made = calibrate_job(request, given, encoder, domains, lambda *_: None, threads=1)
             attempt.publish()
             end = made.publish(domains, attempt.job)

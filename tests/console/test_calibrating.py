@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from isosim.jobs.job import Status
+from isosim.jobs.posted import Posted
 from tests.console.analyst import Analyst
 from tests.console.conftest import Site, Visit, labelled
 from tests.processes import wait_until
@@ -129,7 +130,7 @@ def test_what_is_sent_is_what_was_shown_of_every_kind_of_file(visit: Visit, site
         analyst.sees("Waiting for a worker")
         [job] = jobs_of(site.store).unended()
         with jobs_of(site.store).posted(job) as posted:
-            assert list(posted.texts()) == TEXTS, name
+            assert list(Posted.from_folder(posted).texts) == TEXTS, name
         jobs_of(site.store).cancel(job.id)
 
 

@@ -18,8 +18,9 @@ import pytest
 from isosim.encoders.store import EncoderStore
 from isosim.export.brought import register
 from isosim.export.graph import joined_graph
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.jobs.job import JobRequest
+from isosim.jobs.posted import Posted
 from tests.docs.pages import ADDRESS, ELSEWHERE, NOT_RUN, ROOT, blocks, run
 from tests.encoders import export
 from tests.processes import Serve, environment
@@ -66,7 +67,7 @@ def readers_store(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactor
     """What a reader has after the first `make run`, but with an encoder that is a thousand times faster."""
     store = export(tmp_path_factory.mktemp("readers"), "minilm", str(tiny_checkpoint), max_length=32)
     encoder, domains = EncoderStore.at(store).find("minilm"), domains_of(store)
-    request, given = JobRequest("default", encoder.digest, encoder.id), CalibrationInput(sentences(3000))
+    request, given = JobRequest("default", encoder.digest, encoder.id), Posted(sentences(3000))
     calibrate_job(request, given, encoder, domains, lambda _, __: None, threads=1).publish(domains)
     return store
 

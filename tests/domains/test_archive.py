@@ -24,8 +24,9 @@ from isosim.domains.domain import EncoderAliases
 from isosim.domains.store import REPORT, WEIGHTS, DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import Conflict, CorruptArtifact, EncoderMismatch, InvalidInput, IsosimError, NotFound, TooLarge
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.jobs.job import JobRequest
+from isosim.jobs.posted import Posted
 from isosim.scoring.advice import Target
 from isosim.scoring.calibration import DomainModel
 from isosim.store.blobs import Blobs
@@ -46,7 +47,7 @@ def source(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     domains, artifact = domains_of(store), EncoderStore.at(store).find("tiny")
     publish(domains, "news", artifact, promote=False)
     wanted = JobRequest("news", artifact.digest, artifact.id, "whitening", "always", sentences=len(texts))
-    calibrate_job(wanted, CalibrationInput(texts, []), artifact, domains, lambda *_: None, threads=1).publish(domains)
+    calibrate_job(wanted, Posted(texts, []), artifact, domains, lambda *_: None, threads=1).publish(domains)
     publish(domains, "news", artifact, DomainModel(reference=references.REFERENCE, probability=references.MAP))
     domains.delete("news", 1)
     domains.set_target("news", "duplicates", Target(fmr=0.01))

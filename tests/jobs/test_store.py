@@ -5,13 +5,14 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from isosim.errors import Conflict, CorruptArtifact, JobCancelled, NotFound, Unavailable
 from isosim.jobs.job import ATTEMPTS, Job, JobRequest, LabelledPair, Status
-from isosim.jobs.posted import Spool
+from isosim.jobs.posted import Posted, Spool
 from isosim.jobs.store import ABANDONED, SILENCE, Attempt, JobStore, OpenJob, id_of
 from isosim.store.blobs import Blobs
 from tests.store.conftest import EVERY_PLACE, Open
@@ -55,8 +56,8 @@ def names(blobs: Blobs) -> list[str]:
 
 
 def texts(jobs: JobStore, job: Job) -> list[str]:
-    with jobs.posted(job) as posted:
-        return list(posted.texts())
+    with jobs.posted(job) as folder:
+        return list(Posted.from_folder(folder).texts)
 
 
 class Worker:
@@ -433,11 +434,12 @@ def test_text_labels_and_vectors_arrive_as_they_were_posted(blobs: Blobs) -> Non
     jobs, pair = opened(blobs), LabelledPair("a", "b", 1.0, 2.0)
     with Spool() as spool:
         spool.extend(["first", pair, "zweiter\n"])
-        spool.vectors.write(b"header123")
+        np.save(spool.vectors, np.ones((2, 8), np.float32))
         spool.vectors.flush()
         job = jobs.create(REQUEST, spool, [])
         assert job.size == spool.size
-    with jobs.posted(job) as posted, jobs.posted(post(jobs)) as without:
-        assert (list(posted.texts()), posted.labels()) == (["first", "zweiter\n"], [pair])
-        assert posted.vectors is not None
-        assert (posted.vectors.read_bytes(), without.vectors) == (b"header123", None)
+    with jobs.posted(job) as folder, jobs.posted(post(jobs)) as without:
+        posted = Posted.from_folder(folder)
+        assert (list(posted.texts), posted.labels) == (["first", "zweiter\n"], [pair])
+        assert posted.vectors is not None and len(posted.vectors) == 2
+        assert Posted.from_folder(without).vectors is None

@@ -164,9 +164,13 @@ def test_a_calibration_sends_its_texts_to_the_other_server_and_no_more_than_is_a
     flags = server.client.post("/similarity", json={"pairs": pairs(3), "domain": "tickets"}).json()
     assert len(flags["percentile"]) == 3
     asked = len(remote.requests)
-    refused = server.calibrate("tickets", sentences(1500))
-    assert refused["status"] == "failed"
-    assert "at most 1,200 are allowed" in refused["error"]
+    for path, body in (
+        ("/calibrate", {"domain": "tickets", "texts": sentences(1500)}),
+        ("/matches", {"a": sentences(700), "b": sentences(1500)[700:]}),
+        ("/domains/tickets/labels", {"labels": [[a, b, n % 2] for n, (a, b) in enumerate(pairs(601))]}),
+    ):
+        refused = server.client.post(path, json=body)
+        assert (refused.status_code, "at most 1,200 are allowed" in refused.text) == (422, True), refused.text
     assert {text for request in remote.requests[asked:] for text in request["input"]} <= set(PROBES)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -32,7 +32,8 @@ from isosim.fitting.report import (
     repeated_facts,
 )
 from isosim.jobs.job import JobRequest, LabelledPair
-from isosim.jobs.offline import BroughtItems, Sending, TextEncoder, find_unknown, find_unreadable, open_texts
+from isosim.jobs.offline import BroughtItems, TextEncoder, find_unknown, find_unreadable, open_texts
+from isosim.jobs.posted import Posted
 from isosim.jobs.requirements import (
     besides,
     check_labels,
@@ -43,7 +44,7 @@ from isosim.jobs.requirements import (
     draw,
     without_contradictions,
 )
-from isosim.jobs.vector_files import NpyFile, draw_rows
+from isosim.jobs.vector_files import draw_rows
 from isosim.scoring.advice import operating_points
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.false_hits import FalseHitTable
@@ -64,19 +65,6 @@ MOST_HELD_OUT = 2000
 # rate of 0.1 % are noisier.
 FOLDS = 10
 FLOW_FOLDS = 4  # number of folds for flows; fitting a flow takes a hundred times as long as fitting a linear method
-
-
-@dataclass(frozen=True)
-class CalibrationInput:
-    """Sentences and labelled pairs of a job.
-
-    In a job with `vectors`, `texts` holds the text of each row or is empty. A labelled pair then consists of two row
-    numbers or two base64 vectors.
-    """
-
-    texts: Iterable[str]
-    labels: Sequence[LabelledPair] = ()
-    vectors: NpyFile | None = None
 
 
 class Stages:
@@ -114,21 +102,19 @@ class Sample:
 
 def calibrate_job(
     request: JobRequest,
-    inputs: CalibrationInput,
+    posted: Posted,
     encoder: EncoderArtifact,
     domains: DomainStore,
     report: Callable[[str, float], None],
     *,
     threads: int,
     encode: TextEncoder | None = None,
-    sending: Sending = lambda _: None,
 ) -> Fit:
     """Embeds the distinct texts or a sample of them, fits the requested method and measures it; writes nothing.
 
     Args:
         report: called with the name of a stage and the progress, 0–1.
         encode: function to use for encoding instead of loading the encoder in this process.
-        sending: called with the number of texts before they are sent to a remote encoder's server.
 
     Raises:
         InvalidInput: there are too few distinct sentences for the method, or the labels are not usable.
@@ -139,14 +125,14 @@ def calibrate_job(
         threadpool_limits(threads, "blas")  # not reset later, because this process ends with its job
     brought = encoder.kind == "vectors"
     if encode is None:
-        encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
+        encode = BroughtItems(encoder, posted.vectors) if brought else open_texts(encoder, threads)
     stages, method = Stages(report, STAGES), Method.parse(request.method)
     if request.base is not None:
-        return label_job(request, request.base, inputs.labels, encoder, domains, stages, encode)
+        return label_job(request, request.base, posted.labels, encoder, domains, stages, encode)
 
     with stages("embedding") as progress:
         take = sample_vectors if brought else sample_texts
-        sample = take(request, inputs, encoder, encode, progress)
+        sample = take(request, posted, encoder, encode, progress)
         vectors = sample.vectors
         repeats = repeated(vectors)
         distinct = len(vectors) - sum(map(len, repeats)) + len(repeats)
@@ -228,7 +214,7 @@ def label_job(
 
 
 def sample_texts(
-    request: JobRequest, inputs: CalibrationInput, encoder: EncoderArtifact, encode: TextEncoder, progress: Progress
+    request: JobRequest, posted: Posted, encoder: EncoderArtifact, encode: TextEncoder, progress: Progress
 ) -> Sample:
     """Draws a sample of the distinct texts for the fit, and embeds it.
 
@@ -238,13 +224,13 @@ def sample_texts(
     Raises:
         InvalidInput: there are too few distinct sentences for the method, or the labels are not usable.
     """
-    drawn = draw(inputs.texts, request.seed)
+    drawn = draw(posted.texts, request.seed)
     lines = dict(zip(drawn.texts, drawn.lines, strict=True))
     blind = find_unreadable(drawn.texts, encoder)
     check_readable(len(drawn.texts), len(blind))
     texts = [text for text in drawn.texts if text not in blind]
     check_sentences(request.method, encoder.spec.dim, len(texts), unreadable=len(blind))
-    labels, origin = readable_labels(inputs.labels, encoder, request.kind)
+    labels, origin = readable_labels(posted.labels, encoder, request.kind)
 
     rng = np.random.default_rng(request.seed)
     enough = len(texts) >= out_of_domain.FEWEST
@@ -268,26 +254,26 @@ def sample_texts(
 
 
 def sample_vectors(
-    request: JobRequest, inputs: CalibrationInput, encoder: EncoderArtifact, encode: TextEncoder, _: Progress
+    request: JobRequest, posted: Posted, encoder: EncoderArtifact, encode: TextEncoder, _: Progress
 ) -> Sample:
     """Draws a sample of the distinct vectors for the fit, with their texts if there are any.
 
     Raises:
         InvalidInput: vectors are missing, invalid or too few, texts are missing, or the labels are not usable.
     """
-    file = inputs.vectors
+    file = posted.vectors
     if file is None:
         raise InvalidInput(f"encoder {encoder.id} computes no vectors: send vectors, as .npy or in lines of JSON")
     drawn = draw_rows(file, encoder.spec.dim, request.seed, unit=encoder.unit_vectors)
     check_sentences(request.method, encoder.spec.dim, len(drawn.rows), brought=True)
     wanted = set(drawn.rows.tolist())
-    text_of = {row: text for row, text in enumerate(inputs.texts) if row in wanted}
+    text_of = {row: text for row, text in enumerate(posted.texts) if row in wanted}
     if text_of and len(text_of) < len(wanted):
         raise InvalidInput(
             f"{file.name}: {len(file):,} vectors but fewer texts; give one text for each vector, or no texts"
         )
     texts = [text_of[row] for row in drawn.rows.tolist()] if text_of else None
-    labels, origin = readable_labels(inputs.labels, encoder, request.kind)
+    labels, origin = readable_labels(posted.labels, encoder, request.kind)
     return Sample(
         texts,
         drawn.vectors,

@@ -13,12 +13,13 @@ from isosim.arrays import Rows, Vectors
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EmptyInput, InvalidInput
-from isosim.fitting.job import CalibrationInput, Progress, Stages, calibrate_job
+from isosim.fitting.job import Progress, Stages, calibrate_job
 from isosim.fitting.methods import UNCHANGED, FittedMap
 from isosim.fitting.publication import Fit
 from isosim.jobs.job import JobRequest, MatchInput
 from isosim.jobs.matches import Found, Side
-from isosim.jobs.offline import Encodings, Sending, TextEncoder, open_texts
+from isosim.jobs.offline import Encodings, TextEncoder, open_texts
+from isosim.jobs.posted import Posted
 from isosim.matching import candidates
 from isosim.scoring.calibration import DEFAULT, DomainModel
 from isosim.scoring.method import Method
@@ -61,7 +62,6 @@ def match_job(
     report: Callable[[str, float], None],
     *,
     threads: int,
-    sending: Sending = lambda _: None,
     show: Callable[[Rows, Rows], object] = lambda left, right: None,
 ) -> Match:
     """Embeds the distinct texts, fits or loads a scale and finds candidates; writes nothing.
@@ -80,7 +80,7 @@ def match_job(
     number_of: dict[str, int] = {}
     rows = [read_texts(path, number_of) for path in files]
     texts, notices = list(number_of), []
-    encode = open_texts(encoder, threads, sending=sending)
+    encode = open_texts(encoder, threads)
     stages = Stages(report, STAGES)
     with stages("embedding") as progress:
         encodings = embedded(texts, rows, encode, progress, show)
@@ -200,8 +200,8 @@ def fitted_scale(
     progress: Progress,
     threads: int,
 ) -> Scale:
-    own, inputs = replace(request, match=None, base=None), CalibrationInput(texts)
-    fit = calibrate_job(own, inputs, encoder, domains, lambda _, done: progress(done), threads=threads, encode=encode)
+    own, posted = replace(request, match=None, base=None), Posted(texts)
+    fit = calibrate_job(own, posted, encoder, domains, lambda _, done: progress(done), threads=threads, encode=encode)
     facts = {"domain": None, "version": None, "method": str(fit.fitted.method)}
     return Scale(fit.fitted, fit.model, facts, fit)
 

@@ -71,13 +71,7 @@ class TextEncoder(Protocol):
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = ...) -> Encodings: ...
 
 
-# Called with the number of texts before they are sent to another server. If it raises an error, no text is sent.
-Sending = Callable[[int], None]
-
-
-def open_texts(
-    artifact: EncoderArtifact, threads: int = 0, *, sending: Sending = lambda _: None, **options: Any
-) -> TextEncoder:
+def open_texts(artifact: EncoderArtifact, threads: int = 0, **options: Any) -> TextEncoder:
     """Opens an encoder for many texts: in this process, with the options of `OfflineEncoder`, or on another server.
 
     Raises:
@@ -86,7 +80,7 @@ def open_texts(
     refuse_texts(artifact)
     if artifact.remote is None:
         return OfflineEncoder(artifact, threads, **options)
-    return RemoteTexts(artifact, sending=sending)
+    return RemoteTexts(artifact)
 
 
 class RemoteTexts:
@@ -95,15 +89,14 @@ class RemoteTexts:
     Each request also carries a probe, a text whose vector shows whether the server still runs the registered model.
     """
 
-    def __init__(self, artifact: EncoderArtifact, *, sending: Sending = lambda _: None) -> None:
+    def __init__(self, artifact: EncoderArtifact) -> None:
         self.encoder = RemoteEncoder(artifact, seconds=REMOTE_SECONDS, patient=True)
         self.tokenize = RemoteTokenizer(artifact.id, artifact.spec.max_length)
-        self.prompt, self.sending = artifact.spec.prompt, sending
+        self.prompt = artifact.spec.prompt
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
         """Encodes the texts. Calls `progress` with the share of finished texts, 0–1. Raises the errors of
-        `RemoteEncoder.run` and of `sending`."""
-        self.sending(len(texts))
+        `RemoteEncoder.run`."""
         encodings = Encodings.build(len(texts), self.encoder.dim)
         tokens = self.tokenize([self.prompt + text for text in texts], "right")
         encodings.tokens[:] = [len(one.ids) for one in tokens]

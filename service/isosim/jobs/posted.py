@@ -1,4 +1,4 @@
-"""Posted text, labels and vectors: `Spool` holds them until they are in the store, `Posted` reads them in a worker.
+"""Posted text, labels and vectors: `Spool` holds them until they are in the store, a worker reads them as `Posted`.
 
 Text and labels are lines of JSON. A string is a text. A list is a labelled pair: [text, text, label] or
 [text, text, label, weight]. Vectors are in a separate file. In a labelled pair of vectors, each text is replaced by a
@@ -13,14 +13,18 @@ import hashlib
 import os
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 
 from isosim.errors import InvalidInput
 from isosim.jobs.job import LabelledPair
+
+if TYPE_CHECKING:
+    from isosim.jobs.vector_files import NpyFile
 
 LINES, VECTORS, SECOND = "lines", "vectors.npy", "second"
 # A string of fewer characters than this is a row number in a vector file; a longer one is a vector in base64. A vector
@@ -95,31 +99,35 @@ def is_row(item: str) -> bool:
     return item.isdecimal() and len(item) < SHORTEST_VECTOR
 
 
+@dataclass(frozen=True)
 class Posted:
-    """A folder with what was posted for a job."""
+    """Sentences and labelled pairs that were posted for a calibration, in order.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    With `vectors`, `texts` holds the text of each row or is empty. A labelled pair then consists of two row numbers or
+    two base64 vectors.
+    """
 
-    def texts(self) -> Iterator[str]:
-        """The posted sentences, in order."""
-        return (entry for entry in self._entries() if isinstance(entry, str))
+    texts: Iterable[str]
+    labels: Sequence[LabelledPair] = ()
+    vectors: "NpyFile | None" = None
 
-    def labels(self) -> list[LabelledPair]:
-        """The posted labelled pairs, in order."""
-        return [LabelledPair(*entry) for entry in self._entries() if isinstance(entry, list)]
+    @classmethod
+    def from_folder(cls, folder: Path) -> "Posted":
+        """Reads what `Spool` has written; `texts` can be read once."""
+        from isosim.jobs.vector_files import NpyFile  # noqa: PLC0415 - numpy takes 0.12 s
 
-    def _entries(self) -> Iterator[Any]:
-        with (self.folder / LINES).open("rb") as lines:
-            yield from map(orjson.loads, lines)
+        def entries() -> Iterator[Any]:
+            with (folder / LINES).open("rb") as lines:
+                yield from map(orjson.loads, lines)
 
-    def rows(self) -> list[Path]:
-        """The files of a match, one or two."""
-        paths = (self.folder / name for name in (LINES, SECOND))
-        return [path for path in paths if path.exists()]
+        vectors = folder / VECTORS
+        return cls(
+            (entry for entry in entries() if isinstance(entry, str)),
+            [LabelledPair(*entry) for entry in entries() if isinstance(entry, list)],
+            NpyFile(vectors, "the posted vectors") if vectors.exists() else None,
+        )
 
-    @property
-    def vectors(self) -> Path | None:
-        """The file of posted vectors; None if there are none."""
-        path = self.folder / VECTORS
-        return path if path.exists() else None
+
+def posted_rows(folder: Path) -> list[Path]:
+    """The files of a match, one or two."""
+    return [path for name in (LINES, SECOND) if (path := folder / name).exists()]

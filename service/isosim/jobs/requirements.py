@@ -232,24 +232,6 @@ def rank(text: str, seed: int) -> int:
     return int.from_bytes(digest, "big")
 
 
-class Allowance:
-    """Limits the number of texts that a calibration sends to a remote encoder's server, which may charge for them."""
-
-    def __init__(self, encoder: str, most: int) -> None:
-        """`most`: the maximum number of texts."""
-        self.encoder, self.most = encoder, most
-        self.sent = 0
-
-    def __call__(self, texts: int) -> None:
-        """Counts texts that are about to be sent. Raises InvalidInput if the total would exceed the limit."""
-        self.sent += texts
-        if self.sent > self.most:
-            raise InvalidInput(
-                f"{self.sent:,} texts would go to the server of encoder {self.encoder}, which may charge for each, and "
-                f"at most {self.most:,} are allowed; post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS of the worker"
-            )
-
-
 @dataclass(frozen=True)
 class Draw:
     """The sentences to use, the number of posted sentences, and the number of distinct sentences.

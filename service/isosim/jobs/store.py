@@ -20,13 +20,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
 from isosim.errors import Conflict, CorruptArtifact, JobCancelled, NotFound, Unavailable
 from isosim.jobs.job import Job, JobRequest, Status
-from isosim.jobs.posted import LINES, SECOND, VECTORS, Posted, Spool
+from isosim.jobs.posted import LINES, SECOND, VECTORS, Spool
 from isosim.store.blobs import Blobs, Changed
 from isosim.store.records import Records
 
@@ -213,14 +214,14 @@ class JobStore:
         self.blobs.delete([entry.key])
 
     @contextmanager
-    def posted(self, job: Job) -> Iterator[Posted]:
-        """What was posted for a job, until the context ends. Raises Unavailable if it is gone."""
+    def posted(self, job: Job) -> Iterator[Path]:
+        """A folder with what was posted for a job, until the context ends. Raises Unavailable if it is gone."""
         place = f"input/{job.input}/"
         names = [entry.key.removeprefix(place) for entry in self.blobs.list(place)]
         if LINES not in names:
             raise Unavailable("the posted text is gone; post it again")
         with self.blobs.files(place, names) as folder:
-            yield Posted(folder)
+            yield folder
 
     # The index and the queue
 

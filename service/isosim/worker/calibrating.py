@@ -29,7 +29,7 @@ from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import Conflict, IsosimError
 from isosim.jobs.job import Job
 from isosim.jobs.matches import MatchStore
-from isosim.jobs.requirements import Allowance
+from isosim.jobs.posted import Posted, posted_rows
 from isosim.jobs.store import JobStore
 from isosim.observability import logs
 from isosim.observability.logs import about
@@ -141,17 +141,13 @@ def tell(kind: str, end: dict[str, Any], seconds: float) -> None:
 
 
 def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link) -> dict[str, Any]:
-    from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415 - loads torch, after `Link.start`
-    from isosim.jobs.vector_files import NpyFile  # noqa: PLC0415
+    from isosim.fitting.job import calibrate_job  # noqa: PLC0415 - loads torch, after `Link.start`
 
     domains, encoder = DomainStore(opened(settings.model_store)), encoder_of(settings, job)
     check_epoch(domains, job)
-    sending = Allowance(encoder.id, settings.max_remote_texts)
-    with jobs.posted(job) as posted:
-        vectors = None if posted.vectors is None else NpyFile(posted.vectors, "the posted vectors")
-        given = CalibrationInput(posted.texts(), posted.labels(), vectors)
-        request, threads = job.request, settings.threads
-        fitted = calibrate_job(request, given, encoder, domains, link.report, threads=threads, sending=sending)
+    with jobs.posted(job) as folder:
+        given = Posted.from_folder(folder)
+        fitted = calibrate_job(job.request, given, encoder, domains, link.report, threads=settings.threads)
     link.ask_to_publish()
     published = fitted.publish(domains, job)
     report = fitted.report_with(published)
@@ -169,11 +165,11 @@ def match(settings: Settings, jobs: JobStore, job: Job, link: Link) -> dict[str,
 
     blobs = opened(settings.model_store)
     domains, encoder = DomainStore(blobs), encoder_of(settings, job)
-    sending, results = Allowance(encoder.id, settings.max_remote_texts), MatchStore(blobs, settings.keep_results)
-    with jobs.posted(job) as posted:
-        files = posted.rows()
+    results = MatchStore(blobs, settings.keep_results)
+    with jobs.posted(job) as folder:
+        files = posted_rows(folder)
         made = match_job(
-            job.request, files, encoder, domains, link.report, threads=settings.threads, sending=sending,
+            job.request, files, encoder, domains, link.report, threads=settings.threads,
             show=partial(results.show, job, files),
         )  # fmt: skip
         check_epoch(domains, job)

@@ -13,9 +13,10 @@ import pytest
 from evaluation.corpora import HOME, SOURCES, distinct
 from isosim.encoders.store import EncoderStore
 from isosim.export.brought import register
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.jobs.offline import open_texts
+from isosim.jobs.posted import Posted
 from isosim.jobs.vector_files import NpyFile
 from isosim.scoring.similarity import normalized
 from tests.clients.environment import LOCAL_ONLY, PYTHON
@@ -47,7 +48,7 @@ def brought_vectors(minilm_store: Path, data: Path, folder: Path) -> tuple[Path,
     np.save(folder / "own.npy", vectors[:2000])
     ours = register(folder / "brought", "ours", 384, unit=True)
     domains, request = domains_of(folder / "brought"), JobRequest("default", ours.digest, ours.id)
-    inputs = CalibrationInput([], (), NpyFile(folder / "own.npy"))
+    inputs = Posted([], (), NpyFile(folder / "own.npy"))
     calibrate_job(request, inputs, ours, domains, lambda _, __: None, threads=1).publish(domains)
     return folder / "brought", folder / "unseen.npy"
 
@@ -58,9 +59,7 @@ def whiten(store: Path, data: Path, folder: Path) -> Path:
     (folder / "held-out.txt").write_text("\n".join(texts[5000:]) + "\n", encoding="utf-8")
     artifact, domains = EncoderStore.at(store).find("minilm"), domains_of(store)
     request = JobRequest("whitened", artifact.digest, artifact.id, method="whitening", promote="always")
-    calibrate_job(request, CalibrationInput(texts[:5000]), artifact, domains, lambda _, __: None, threads=1).publish(
-        domains
-    )
+    calibrate_job(request, Posted(texts[:5000]), artifact, domains, lambda _, __: None, threads=1).publish(domains)
     return folder / "held-out.txt"
 
 

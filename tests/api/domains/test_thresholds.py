@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from isosim.encoders.store import EncoderStore
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
+from isosim.jobs.posted import Posted
 from tests.processes import RedisServer, Serve, Server, wait_until
 from tests.stores import domains_of
 from tests.text import sentences
@@ -28,9 +29,7 @@ NEWS = "/domains/news/thresholds"
 def calibrate(store: Path, domain: str, method: str, labelled: list[LabelledPair], **options: Any) -> None:
     artifact, domains = EncoderStore.at(store).find("tiny"), domains_of(store)
     asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(TEXTS), **options)
-    calibrate_job(asked, CalibrationInput(TEXTS, labelled), artifact, domains, lambda *_: None, threads=1).publish(
-        domains
-    )
+    calibrate_job(asked, Posted(TEXTS, labelled), artifact, domains, lambda *_: None, threads=1).publish(domains)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ import pytest
 
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
+from isosim.jobs.posted import Posted
 from tests.processes import Serve, Server
 from tests.stores import domains_of
 from tests.text import sentences
@@ -33,7 +34,7 @@ def labels() -> list[LabelledPair]:
 def calibrate(store: Path, domain: str, texts: list[str], labelled: Sequence[LabelledPair] = ()) -> None:
     artifact, domains = EncoderStore.at(store).find("tiny"), domains_of(store)
     asked = JobRequest(domain, artifact.digest, artifact.id, "identity", "always", sentences=len(texts))
-    given = CalibrationInput(texts, labelled)
+    given = Posted(texts, labelled)
     calibrate_job(asked, given, artifact, domains, lambda *_: None, threads=1).publish(domains)
 
 

@@ -9,10 +9,11 @@ import pytest
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.export.brought import register
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.fitting.publication import Fit
 from isosim.jobs.job import JobRequest, LabelledPair
 from isosim.jobs.offline import open_texts
+from isosim.jobs.posted import Posted
 from isosim.jobs.vector_files import NpyFile
 from isosim.scoring.advice import Target, advise
 from tests.stores import domains_of
@@ -21,7 +22,7 @@ from tests.text import sentences
 TEXTS = sentences(1500)
 
 
-def calibrated(artifact: EncoderArtifact, inputs: CalibrationInput, store: Path, **asked: Any) -> Fit:
+def calibrated(artifact: EncoderArtifact, inputs: Posted, store: Path, **asked: Any) -> Fit:
     request = JobRequest("d", artifact.digest, artifact.id, **asked)
     return calibrate_job(request, inputs, artifact, domains_of(store), lambda _, __: None, threads=1)
 
@@ -45,8 +46,8 @@ TARGETS = [Target(fmr=0.01), Target(fmr=1e-4), Target(false_hit_rate=0.01, galle
 def test_the_thresholds_are_those_of_the_exported_encoder(
     tiny: EncoderArtifact, ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path, method: str
 ) -> None:
-    by_text = calibrated(tiny, CalibrationInput(TEXTS), tmp_path, method=method)
-    brought = calibrated(ours, CalibrationInput([], (), vectors), tmp_path, method=method)
+    by_text = calibrated(tiny, Posted(TEXTS), tmp_path, method=method)
+    brought = calibrated(ours, Posted([], (), vectors), tmp_path, method=method)
     assert brought.report["sentences"] == by_text.report["sentences"] == len(TEXTS)
     for target in TARGETS:
         for raw in (False, True):
@@ -60,10 +61,10 @@ def test_the_thresholds_are_those_of_the_exported_encoder(
 def test_with_texts_the_surface_decides_and_without_the_method_is_identity(
     tiny: EncoderArtifact, ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path
 ) -> None:
-    alone = calibrated(ours, CalibrationInput([], (), vectors), tmp_path).report
+    alone = calibrated(ours, Posted([], (), vectors), tmp_path).report
     assert (alone["method"], alone["evidence"]) == ("identity", None)
-    together = calibrated(ours, CalibrationInput(TEXTS, (), vectors), tmp_path).report
-    by_text = calibrated(tiny, CalibrationInput(TEXTS), tmp_path).report
+    together = calibrated(ours, Posted(TEXTS, (), vectors), tmp_path).report
+    by_text = calibrated(tiny, Posted(TEXTS), tmp_path).report
     assert together["evidence"]["rawness"] == pytest.approx(by_text["evidence"]["rawness"], rel=1e-6)
     assert together["evidence"]["recognition"] is None
     assert "rawness" in alone["not_judged"]
@@ -72,17 +73,17 @@ def test_with_texts_the_surface_decides_and_without_the_method_is_identity(
 
 def test_fewer_texts_than_vectors_are_refused(ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="1,500 vectors but fewer texts"):
-        calibrated(ours, CalibrationInput(TEXTS[:-1], (), vectors), tmp_path)
+        calibrated(ours, Posted(TEXTS[:-1], (), vectors), tmp_path)
 
 
 def test_labelled_rows_are_the_labelled_vectors(ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [LabelledPair(str(a), str(b), float(n % 2)) for n, (a, b) in enumerate(rng.integers(0, 1500, (80, 2)))]
     with pytest.raises(InvalidInput, match="row 1500"):
-        calibrated(ours, CalibrationInput([], [*rows, LabelledPair("1500", "3", 1.0)], vectors), tmp_path)
+        calibrated(ours, Posted([], [*rows, LabelledPair("1500", "3", 1.0)], vectors), tmp_path)
     with pytest.raises(InvalidInput, match=r"labels: 'foo' is not a vector: send a row's number \(from 0\)"):
-        calibrated(ours, CalibrationInput([], [*rows, LabelledPair("foo", "3", 1.0)], vectors), tmp_path)
-    made = calibrated(ours, CalibrationInput([], rows, vectors), tmp_path)
+        calibrated(ours, Posted([], [*rows, LabelledPair("foo", "3", 1.0)], vectors), tmp_path)
+    made = calibrated(ours, Posted([], rows, vectors), tmp_path)
     assert made.labels is not None
     assert made.labels.posted == 80
     assert made.model.probability is not None

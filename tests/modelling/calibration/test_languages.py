@@ -10,9 +10,10 @@ import pytest
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.fitting.evidence import TOKEN
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.fitting.scripts import characters, is_unspaced, words
 from isosim.jobs.job import JobRequest
+from isosim.jobs.posted import Posted
 from tests.stores import domains_of
 
 SENTENCES = {
@@ -81,6 +82,6 @@ def test_text_is_split_between_letters_and_marks_stay_with_theirs(
 def test_an_encoder_that_knows_no_character_of_a_domain_is_not_calibrated(
     tiny: EncoderArtifact, tmp_path: Path
 ) -> None:
-    request, posted = JobRequest("d", tiny.digest, tiny.id), CalibrationInput(chinese(300))
+    request, posted = JobRequest("d", tiny.digest, tiny.id), Posted(chinese(300))
     with pytest.raises(InvalidInput, match=r"300 of [0-9]+ distinct sentences are unreadable"):
         calibrate_job(request, posted, tiny, domains_of(tmp_path), lambda *_: None, threads=1)

@@ -14,11 +14,12 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.fitting import linear
 from isosim.fitting.flow import PAPER, ROBUST
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.fitting.methods import FittedMap
 from isosim.fitting.methods import fit as fit_method
 from isosim.jobs.job import METHODS, JobRequest
 from isosim.jobs.offline import Encodings
+from isosim.jobs.posted import Posted
 from isosim.scoring.method import Method
 from tests.stores import domains_of
 from tests.text import sentences
@@ -91,7 +92,7 @@ def test_one_vector_that_differs_is_enough_for_finite_weights(method: str) -> No
 
 def test_text_whose_vectors_are_nearly_all_equal_is_refused(tiny: EncoderArtifact, tmp_path: Path) -> None:
     wanted = JobRequest("same", tiny.digest, tiny.id, sentences=250)
-    posted, domains = CalibrationInput(sentences(250)), domains_of(tmp_path)
+    posted, domains = Posted(sentences(250)), domains_of(tmp_path)
     with pytest.raises(InvalidInput, match=r"only 2 distinct vectors.*cannot tell the sentences apart"):
         calibrate_job(wanted, posted, tiny, domains, lambda *_: None, threads=1, encode=OneVector())
 

@@ -9,9 +9,10 @@ import pytest
 from isosim.arrays import Doubles
 from isosim.encoders.store import EncoderArtifact
 from isosim.fitting import pair_map, probability
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.fitting.publication import Fit
 from isosim.jobs.job import JobRequest, LabelledPair
+from isosim.jobs.posted import Posted
 from isosim.scoring.pair_features import PairMap
 from isosim.scoring.probability import evidence
 from tests.stores import domains_of
@@ -84,7 +85,7 @@ def test_a_job_learns_from_the_texts_of_labelled_pairs(tiny: EncoderArtifact, tm
     request = JobRequest("d", tiny.digest, tiny.id, method="identity")
 
     def learnt(count: int) -> Fit:
-        inputs = CalibrationInput(every, labels[:count])
+        inputs = Posted(every, labels[:count])
         return calibrate_job(request, inputs, tiny, domains_of(tmp_path), lambda _, __: None, threads=1)
 
     enough = learnt(200)

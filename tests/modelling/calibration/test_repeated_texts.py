@@ -7,9 +7,10 @@ from evaluation.calibrated import false_match_rate
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.fitting.evidence import repeated
-from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.job import calibrate_job
 from isosim.fitting.publication import off_by
 from isosim.jobs.job import JobRequest
+from isosim.jobs.posted import Posted
 from isosim.scoring.advice import Target, advise, rounded
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.equating import USUAL_RATES, equate, table
@@ -103,7 +104,7 @@ def test_a_report_names_the_lines_of_repeated_texts_and_never_a_text(
     plain = sentences(300)
     texts = [*plain[:10], plain[0], *(text.upper() for text in plain[:5]), *plain[10:]]  # the tokenizer is uncased
     asked = JobRequest("mails", tiny.digest, tiny.id, "identity", sentences=len(texts))
-    made = calibrate_job(asked, CalibrationInput(texts, []), tiny, domains, lambda _, __: None, threads=1)
+    made = calibrate_job(asked, Posted(texts, []), tiny, domains, lambda _, __: None, threads=1)
     facts = made.report["repeated"]
     assert (facts["texts"], facts["vectors"]) == (10, 5)
     assert facts["groups"][:2] == [{"texts": 2, "lines": [1, 12]}, {"texts": 2, "lines": [2, 13]}]

@@ -118,12 +118,7 @@ async def calibrate(
             reading = replace(reading, give="entries", labels=options.kind, brought=brought_by(artifact))
             facts = await read_body(request, service, reading, spool)
         notices = check_enough(facts, options.method, artifact.spec.dim, brought=artifact.kind == "vectors")
-        if artifact.remote is not None:
-            most = min(facts["sentences"], MOST_SENTENCES)
-            notices.append(
-                f"up to {most:,} texts and altered copies of some of them are sent to the server of encoder "
-                f"{artifact.id}"
-            )
+        notices += sent_away(service, artifact, min(facts["distinct"], MOST_SENTENCES) + 2 * facts["labels"])
         wanted = JobRequest(
             domain=options.domain,
             encoder=artifact.digest,
@@ -150,6 +145,18 @@ def check_takes(artifact: EncoderArtifact, form: str | None) -> None:
             f"encoder {artifact.id} computes vectors itself, so post text; for your own vectors, register an encoder "
             "for them (isosim encoder add NAME --dimensions N) and serve it"
         )
+
+
+def sent_away(service: Service, artifact: EncoderArtifact, texts: int) -> list[str]:
+    """A notice if a job's texts go to another server. Raises InvalidInput if they are too many: it may charge."""
+    if artifact.remote is None:
+        return []
+    if texts > service.settings.max_remote_texts:
+        raise InvalidInput(
+            f"{texts:,} texts would go to the server of encoder {artifact.id}, which may charge for each, and at most "
+            f"{service.settings.max_remote_texts:,} are allowed; post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS"
+        )
+    return [f"up to {texts:,} texts and altered copies of some of them are sent to the server of encoder {artifact.id}"]
 
 
 async def options_of(

@@ -17,6 +17,7 @@ from isosim.api.calibration.calibrate import (
     check_room,
     check_takes,
     options_of,
+    sent_away,
     spooling,
     take_json,
 )
@@ -238,7 +239,8 @@ async def post_labels(
             base=base.version,
             champion=record.served(encoder.digest).champion,
         )
-        return await accept(service, trace, wanted, spool, [], idempotency_key)
+        notices = sent_away(service, artifact, 2 * facts["labels"])
+        return await accept(service, trace, wanted, spool, notices, idempotency_key)
 
 
 async def check_targets(

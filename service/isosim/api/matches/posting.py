@@ -21,6 +21,7 @@ from isosim.api.calibration.calibrate import (
     check_room,
     megabytes,
     options_of,
+    sent_away,
     spooling,
     target_encoder,
 )
@@ -144,8 +145,7 @@ async def match(
         )
         await service.store(check_results, service, trace)
         notices = [notice for one in facts for notice in one["notices"]]
-        if artifact.remote is not None:
-            notices.append(f"up to {sum(rows):,} texts are sent to the server of encoder {artifact.id}")
+        notices += sent_away(service, artifact, distinct)
         return await accept(service, trace, wanted, spool, notices, idempotency_key, "/matches", seconds=estimate)
 
 
