@@ -224,11 +224,10 @@ def sample_texts(
     Raises:
         InvalidInput: there are too few distinct sentences for the method, or the labels are not usable.
     """
-    drawn = draw(posted.texts, request.seed)
-    lines = dict(zip(drawn.texts, drawn.lines, strict=True))
-    blind = find_unreadable(drawn.texts, encoder)
-    check_readable(len(drawn.texts), len(blind))
-    texts = [text for text in drawn.texts if text not in blind]
+    lines, count, distinct = draw(posted.texts, request.seed)
+    blind = find_unreadable([*lines], encoder)
+    check_readable(len(lines), len(blind))
+    texts = [text for text in lines if text not in blind]
     check_sentences(request.method, encoder.spec.dim, len(texts), unreadable=len(blind))
     labels, origin = readable_labels(posted.labels, encoder, request.kind)
 
@@ -245,8 +244,8 @@ def sample_texts(
         [lines[text] for text in texts],
         with_vectors(labels, labelled, origin) if labels else None,
         {
-            "posted": drawn.posted,
-            "distinct": drawn.distinct,
+            "posted": count,
+            "distinct": distinct,
             "text_sha256": hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest(),
             "unreadable": len(blind),
         },

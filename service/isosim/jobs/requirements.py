@@ -3,7 +3,6 @@
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -223,7 +222,6 @@ def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
 
 # Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of it (loadtest/README.md).
 MOST_SENTENCES = 100_000
-SPARE = 2  # `draw(…, most)` collects up to SPARE × `most` texts, and then reduces them to `most`
 
 
 def rank(text: str, seed: int) -> int:
@@ -232,43 +230,13 @@ def rank(text: str, seed: int) -> int:
     return int.from_bytes(digest, "big")
 
 
-@dataclass(frozen=True)
-class Draw:
-    """The sentences to use, the number of posted sentences, and the number of distinct sentences.
-
-    If `texts` is only a sample, `distinct` is the number of distinct 64-bit hashes of the posted sentences.
-    """
-
-    texts: list[str]
-    posted: int
-    distinct: int
-    lines: list[int] = field(default_factory=list, compare=False)  # line of each text's first appearance, from 1
-
-
-def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
-    """All distinct texts in order of first appearance. If there are more than `most`, a random sample of `most` texts.
-
-    Only hashes of the other texts are kept, so that 1,000,000 distinct sentences take 0.1 GB.
-    """
-    count, limit = 0, 2**64
-    seen: set[int] = set()  # ranks
-    lines_of: dict[str, int] = {}  # first line of each text whose rank is below the limit
+def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> tuple[dict[str, int], int, int]:
+    """The texts to use, each with the line of its first appearance (from 1), and how many texts and distinct ones were
+    posted. All distinct texts are used, in order; of more than `most`, those with the lowest ranks, lowest first."""
+    count, lines_of = 0, dict[str, int]()
     for count, text in enumerate(posted, 1):
-        place = rank(text, seed)
-        if place in seen:
-            continue
-        seen.add(place)
-        if place < limit:
-            lines_of[text] = count
-        if len(lines_of) > SPARE * most:
-            lines_of = lowest(lines_of, seed, most)
-            limit = rank(next(reversed(lines_of)), seed)
-    if len(seen) > most:
-        lines_of = lowest(lines_of, seed, most)
-    return Draw(list(lines_of), count, len(seen), list(lines_of.values()))
-
-
-def lowest(lines_of: dict[str, int], seed: int, most: int) -> dict[str, int]:
-    """The texts with the lowest ranks, lowest first."""
-    ranks = {text: rank(text, seed) for text in lines_of}
-    return {text: lines_of[text] for text in sorted(ranks, key=lambda text: (ranks[text], text))[:most]}
+        lines_of.setdefault(text, count)
+    if len(lines_of) <= most:
+        return lines_of, count, len(lines_of)
+    lowest = sorted(lines_of, key=lambda text: (rank(text, seed), text))[:most]
+    return {text: lines_of[text] for text in lowest}, count, len(lines_of)

@@ -14,7 +14,6 @@ The version is None for a match that publishes none.
 import contextlib
 import logging
 import os
-import queue
 import socket
 import sys
 import threading
@@ -46,20 +45,25 @@ Facts = dict[str, str | int | float | bool]
 
 
 class Link:
-    """The socket to the worker. The process ends when the worker's end of it is closed."""
+    """The socket to the worker. This process ends when the worker's end of it is closed."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
         self._lines = self._socket.makefile("rb")
         self._lock = threading.Lock()
-        self._jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._allowed = threading.Event()
+        threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
 
     def next_job(self, jobs: JobStore) -> Job:
-        job: Job = jobs.records.form.validate_python(self._jobs.get())
-        self._allowed.clear()
+        job: Job = jobs.records.form.validate_python(self._next()["job"])
         return job
+
+    def _next(self) -> dict[str, Any]:
+        line = self._lines.readline()
+        if not line:
+            os._exit(1)  # without its worker, this process would never be stopped
+        message: dict[str, Any] = orjson.loads(line)
+        return message
 
     def send(self, **message: Any) -> None:
         content = orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
@@ -68,18 +72,6 @@ class Link:
                 self._socket.sendall(content)
         except OSError:
             os._exit(1)
-
-    def start(self) -> None:
-        threading.Thread(target=self._listen, name="worker", daemon=True).start()
-        threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
-
-    def _listen(self) -> None:
-        for message in map(orjson.loads, self._lines):
-            if "job" in message:
-                self._jobs.put(message["job"])
-            else:
-                self._allowed.set()
-        os._exit(1)  # without its worker, this process would never be stopped
 
     def _pulse(self) -> None:
         while True:
@@ -93,7 +85,7 @@ class Link:
         """Waits until the worker has recorded that the job is publishing; if it was cancelled, the worker kills this
         process."""
         self.send(publish=True)
-        self._allowed.wait()
+        self._next()
 
 
 def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
@@ -141,7 +133,7 @@ def tell(kind: str, end: dict[str, Any], seconds: float) -> None:
 
 
 def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link) -> dict[str, Any]:
-    from isosim.fitting.job import calibrate_job  # noqa: PLC0415 - loads torch, after `Link.start`
+    from isosim.fitting.job import calibrate_job  # noqa: PLC0415 - loads torch
 
     domains, encoder = DomainStore(opened(settings.model_store)), encoder_of(settings, job)
     check_epoch(domains, job)
@@ -161,7 +153,7 @@ def check_epoch(domains: DomainStore, job: Job) -> None:
 
 
 def match(settings: Settings, jobs: JobStore, job: Job, link: Link) -> dict[str, Any]:
-    from isosim.fitting.matching import match_job  # noqa: PLC0415 - loads torch, after `Link.start`
+    from isosim.fitting.matching import match_job  # noqa: PLC0415 - loads torch
 
     blobs = opened(settings.model_store)
     domains, encoder = DomainStore(blobs), encoder_of(settings, job)
@@ -211,7 +203,6 @@ def main() -> None:
         step_back()
         settings = settings.model_copy(update={"threads": settings.threads or 1})
     link = Link(int(sys.argv[-1]))
-    link.start()
     jobs = JobStore(opened(settings.model_store))
     while True:
         run(settings, jobs, link.next_job(jobs), link)
