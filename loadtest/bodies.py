@@ -180,7 +180,7 @@ def large_bodies() -> Iterator[Body]:
         path = f"{post}&column=2" if kind.startswith("text/") and kind != "text/plain" else post
         yield Body.of_lines(name, path, kind, line)
         if "NDJSON" in name or kind in ("text/csv", any_kind):
-            yield Body.of_lines(f"/inspect: {name}", "/inspect", any_kind, line)
+            yield Body.of_lines(f"/inspect: {name}", "/inspect?give=sentences", any_kind, line)
     sheet = workbook([[f"Sentence number {row} of a workbook."] for row in range(300_000)])
     for path in (f"{post}&column=1", "/inspect"):
         yield Body(f"workbook, {path}", path, any_kind, sheet)

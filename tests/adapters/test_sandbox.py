@@ -62,9 +62,13 @@ def test_guesses_are_said() -> None:
     assert isolated(book, Reading("entries", sheet="Tickets"))[0]["notices"] == []
 
 
-def test_sentences_are_written_as_json_lines() -> None:
-    content = b"id,question\n1,How?\n\n2,\n3,Why so?\n"
+def test_sentences_and_rows_are_written_as_json_lines() -> None:
+    content, header = b"id,question\n1,How?\n\n2,\n3,Why so?\n", ["id", "question"]
     assert isolated(content, Reading("entries", "question", "csv"))[1] == ["How?", "Why so?"]
+    rows = [["1", "How?"], ["2", ""], ["3", "Why so?"]]
+    assert isolated(content, Reading("rows", kind="csv", header=True))[1] == [header, *rows]
+    labels = b"1\ta b\tc d\n" * 3
+    assert isolated(labels, Reading("rows", kind="text"))[1] == [["1", "a b", "c d"]] * 3
 
 
 LINES = [f"第{n}句话\u2028没有换行\u0085，也没有空格。" for n in range(230)]  # separators that are no end of a line

@@ -3,6 +3,9 @@
 Also defines the options that all commands which read files have in common.
 """
 
+import csv
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,12 +50,23 @@ def inspect(
     file_format: FileFormat = None,
     sheet: Sheet = None,
     header: Header = None,
+    as_csv: Annotated[
+        Path | None, typer.Option("--csv", help="also write the table to this file, as UTF-8 CSV")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a file's format, columns and first rows, and which sentences a calibration would take from it."""
     reading = Reading("facts", column, file_format, charset, sheet, header)  # type: ignore[arg-type]
     with read_path(file, reading, limits()) as (facts, _):
         pass
+    if as_csv is not None:
+        with ExitStack() as stack:
+            _, rows = stack.enter_context(read_path(file, replace(reading, give="rows", column=None), limits()))
+            target = stack.enter_context(as_csv.open("w", encoding="utf-8", newline=""))
+            writer = csv.writer(target)
+            if not facts["header"]:
+                writer.writerow(facts["columns"])
+            writer.writerows(rows)
     if as_json:
         print_json(facts)
         return

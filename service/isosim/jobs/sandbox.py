@@ -1,12 +1,13 @@
 """Reads an untrusted file in a child process with limits on memory, processor time and output, and without network.
 
 Without limits, a workbook of 2 kB could end the server: if its only cell is in the last corner of the sheet, the parser
-needs 50 GB of memory. The child process gets the file as standard input, and writes entries to standard output
+needs 50 GB of memory. The child process gets the file as standard input, and writes entries or rows to standard output
 (a file). The last line of standard error contains facts about the file, or why the file is refused.
 """
 
 import ctypes
 import errno
+import itertools
 import json
 import os
 import resource
@@ -29,7 +30,7 @@ from isosim.jobs.text_lines import STDIN
 
 # `entries`: sentences, labelled pairs and vectors. `labels`: labelled pairs alone. `texts`: for each row with a text,
 # the row's number, the text, and the cells of the other columns.
-Give = Literal["facts", "entries", "labels", "texts"]
+Give = Literal["facts", "entries", "labels", "rows", "texts"]
 
 MEMORY_OF_LINES = 3 << 27  # maximum bytes of memory to read a file line by line; 100 MB of CSV or NDJSON needed 200 MB
 LEAST_MEMORY = 3 << 25  # lowest memory limit of the child process, in bytes; with 64 MiB, reading Parquet fails
@@ -71,7 +72,7 @@ def read_isolated(
     *,
     vectors: BinaryIO | None = None,
 ) -> dict[str, Any]:
-    """Reads a file and returns facts about it. Writes its entries to `out` as JSON, one in each line, and its
+    """Reads a file and returns facts about it. Writes its entries or rows to `out` as JSON, one in each line, and its
     vectors to `vectors` as `.npy`.
 
     Args:
@@ -138,7 +139,7 @@ def last_words(
 def read_path(
     path: Path, reading: Reading, limits: Limits, vectors: BinaryIO | None = None
 ) -> Iterator[tuple[dict[str, Any], Iterator[Any]]]:
-    """Yields facts about a local file or standard input (`-`), and an iterator over its entries. Writes its
+    """Yields facts about a local file or standard input (`-`), and an iterator over its entries or rows. Writes its
     vectors to `vectors`.
 
     Raises:
@@ -223,7 +224,7 @@ def bound(size: int, memory: int) -> None:
 def facts_of(
     file: BinaryIO, reading: Reading, limits: Limits, out: BinaryIO, vectors: BinaryIO | None
 ) -> dict[str, Any]:
-    """Reads the whole file, writes its entries if they are requested, and returns the facts."""
+    """Reads the whole file, writes its entries or rows if they are requested, and returns the facts."""
     wanted = reading.give in ("entries", "labels")
     brought = reading.brought is not None
     intake = Intake(limits, out if wanted else None, vectors, kind=reading.labels, brought=brought)
@@ -234,7 +235,8 @@ def facts_of(
         return intake.facts
     table = open_table(
         file,
-        None if reading.kind == "text" and reading.give == "labels" else reading.kind,  # labels are a table
+        # A text may be a table of labels, or of cells to show.
+        None if reading.kind == "text" and reading.give in ("rows", "labels") else reading.kind,
         charset=reading.charset,
         sheet=reading.sheet,
         header=reading.header,
@@ -252,6 +254,9 @@ def facts_of(
         "sheets": table.sheets[:SHOWN_COLUMNS],
         "columns": [name[:SHOWN_CHARACTERS] for name in table.columns[:SHOWN_COLUMNS]],
     }
+    if reading.give == "rows":
+        write_rows(table, limits, out)
+        return facts
     if reading.give == "texts":
         chosen = table.index(reading.column)
         facts["other_columns"] = [name for place, name in enumerate(table.columns) if place != chosen]
@@ -297,6 +302,15 @@ def with_other_cells(table: Table, chosen: int, limits: Limits, out: BinaryIO) -
         if text and len(text) <= limits.characters:
             others = [cell for place, cell in enumerate(cells) if place != chosen]
             out.write(json.dumps([number, text, others], ensure_ascii=False).encode() + b"\n")
+
+
+def write_rows(table: Table, limits: Limits, out: BinaryIO) -> None:
+    """Writes the rows of a table, after its header."""
+    header = [] if table.header is None else [table.header]
+    for count, (_, cells) in enumerate(itertools.chain(header, table.filled())):
+        if count >= limits.sentences + len(header):
+            raise errors.InvalidInput(f"the table has more than {limits.sentences:,} rows")
+        out.write(json.dumps(cells, ensure_ascii=False).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,9 @@ def test_a_file_is_shown_before_anything_starts(reading_server: Server, name: st
     place = facts["columns"].index(facts["column"])
     assert [row[place] for row in facts["rows"]] == TEXTS[:10]
     assert facts["encoding_certain"] is ("1252" not in name and "semicolon" not in name)
+    written = inspect(reading_server, content, give="sentences", **query)
+    assert written.headers["content-type"] == "application/x-ndjson"
+    assert [json.loads(line) for line in written.iter_lines()] == TEXTS
 
 
 def threshold(server: Server, domain: str) -> Any:

@@ -155,7 +155,7 @@ def one_of_few(service: Service, grant: Grant) -> Iterator[None]:
 async def read_body(
     request: Request, service: Service, reading: Reading, out: Spool | BinaryIO | None
 ) -> dict[str, Any]:
-    """Reads the posted file in a child process, and writes its entries to `out`.
+    """Reads the posted file in a child process, and writes its entries or rows to `out`.
 
     Returns facts about the file, such as its format, encoding and columns, and the counts of its entries.
 
@@ -240,10 +240,10 @@ async def inspect(
     trace: TraceDep,
     reading: ReadingDep,
     give: Annotated[
-        Literal["facts", "labels"],
+        Literal["facts", "sentences", "rows", "labels"],
         Query(
-            description="what to return: `facts` as a JSON object, or `labels`, the labelled pairs of a table, as "
-            "NDJSON of [a, b, label, weight]"
+            description="what to return: `facts` as a JSON object, `sentences` as NDJSON of strings, `rows` as NDJSON "
+            "of lists of strings, or `labels`, the labelled pairs of a table, as NDJSON of [a, b, label, weight]"
         ),
     ] = "facts",
     label_kind: Annotated[str, Query(alias="kind", description="what labels mean: matches or grades")] = "matches",
@@ -254,7 +254,7 @@ async def inspect(
     check_no_form(kind, "inspect")
     if label_kind not in LABEL_KINDS:
         raise InvalidInput(f"kind: {', '.join(LABEL_KINDS)} are known")
-    reading = replace(reading, give=give, labels=label_kind)
+    reading = replace(reading, give="entries" if give == "sentences" else give, labels=label_kind)
     if give == "facts":
         facts = await read_body(request, service, reading, None)
         return json_response({name: value for name, value in facts.items() if name in Inspection.model_fields})
