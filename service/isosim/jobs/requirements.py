@@ -95,8 +95,7 @@ class LabelSummary:
         self.others = 0  # number of labels other than 0 and 1, if `kind` is matches
         self._others: list[str] = []  # where the first of them are, and their values
         self.lowest, self.highest = float("inf"), float("-inf")
-        self.lightest, self.heaviest = float("inf"), 0.0
-        self._weight, self._squares = 0.0, 0.0  # sums of the weights and of their squares, relative to the heaviest
+        self._weights: list[float] = []
         self._pairs: set[tuple[str, str]] = set()  # distinct pairs; once there are FEWEST_LABELS, no more are kept
 
     def add(self, pair: LabelledPair, where: str) -> None:
@@ -117,12 +116,7 @@ class LabelSummary:
         if not 0 <= label <= HIGHEST_GRADE:
             raise InvalidInput(f"{where}: label {label:g}: grades are within 0–1 or 0–5")
         self.lowest, self.highest = min(self.lowest, label), max(self.highest, label)
-        if weight > self.heaviest:
-            scale, self.heaviest = self.heaviest / weight, weight
-            self._weight, self._squares = self._weight * scale, self._squares * scale**2
-        self.lightest = min(self.lightest, weight)
-        self._weight += weight / self.heaviest
-        self._squares += (weight / self.heaviest) ** 2
+        self._weights.append(weight)
         if len(self._pairs) < FEWEST_LABELS:
             self._pairs.add(unordered(pair))
 
@@ -150,12 +144,14 @@ class LabelSummary:
         if self.lowest == self.highest:
             needed = "both kinds, 0 and 1" if self.lowest in (0.0, 1.0) else "more than one grade"
             raise InvalidInput(f"labels: all are {self.lowest:g}; a probability needs {needed}")
-        if self.lightest * MOST_UNEVEN < self.heaviest:
+        lightest, heaviest = min(self._weights), max(self._weights)
+        if lightest * MOST_UNEVEN < heaviest:
             raise InvalidInput(
-                f"labels: weights from {self.lightest:g} to {self.heaviest:g}; the largest may be at most "
-                f"{MOST_UNEVEN:,.0f} times the smallest"
+                f"labels: weights from {lightest:g} to {heaviest:g}; the largest may be at most {MOST_UNEVEN:,.0f} "
+                "times the smallest"
             )
-        check_worth(self.pairs, self._weight**2 / self._squares)
+        relative = [weight / heaviest for weight in self._weights]
+        check_worth(self.pairs, sum(relative) ** 2 / sum(one**2 for one in relative))
 
 
 def check_worth(pairs: int, worth: float) -> None:
