@@ -42,7 +42,7 @@ REMEDIES = {
     e.Action.ASK_LESS: "precision={precision} lets {pairs} pairs pass",
     e.Action.CALIBRATE: "calibrate it from text: POST /calibrate?domain={domain}",
     e.Action.DELETE_THRESHOLD: "delete one first: DELETE /domains/{domain}/thresholds/NAME",
-    e.Action.EXPORT: "make it: isosim export --encoder {source}",
+    e.Action.EXPORT: "export it: isosim export --encoder {source}",
     e.Action.JUDGE: "GET /matches/{match}/label gives the pairs to judge",
     e.Action.LIST_DOMAINS: "GET /domains lists the domains",
     e.Action.LIST_MODELS: "GET /v1/models lists the models",

@@ -100,7 +100,7 @@ REMEDIES = {
     Action.ASK_LESS: "--precision {precision} lets {pairs} pairs pass",
     Action.CALIBRATE: "calibrate it from text: isosim calibrate FILE --domain {domain}",
     Action.DELETE_THRESHOLD: "delete one first: DELETE /domains/{domain}/thresholds/NAME",
-    Action.EXPORT: "make it: isosim export --encoder {source}",
+    Action.EXPORT: "export it: isosim export --encoder {source}",
     Action.JUDGE: "isosim match --match {match} --judge 50",
     Action.LIST_DOMAINS: "isosim domains lists the domains",
     Action.LIST_MODELS: "isosim domains lists the domains, each of which is a model",

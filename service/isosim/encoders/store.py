@@ -143,7 +143,12 @@ class EncoderStore:
         for blobs in self.roots:
             newest = self._newest(blobs, artifact_id, digest)
             if newest is not None:
-                return artifact_of(name, self._local(blobs, *newest))
+                try:
+                    return artifact_of(name, self._local(blobs, *newest))
+                except CorruptArtifact as error:
+                    if ENCODER.encode() in newest[1]:  # it was exported, and not registered
+                        error.with_remedy(Action.EXPORT, source=artifact_id)
+                    raise
         there = ", ".join(self.ids()) or "none"
         raise Unavailable(
             f"no encoder {name!r} in {self.blobs.address}; there are: {there}; choose one (ISOSIM_ENCODER)"
@@ -201,6 +206,13 @@ class EncoderStore:
                 return True
         return False
 
+    def sound(self, artifact_id: str, digest: str) -> EncoderArtifact | None:
+        """An encoder whose files match their manifest. None if there is none, and if it is damaged: `add` replaces it."""
+        if self.has(artifact_id, digest):
+            with contextlib.suppress(CorruptArtifact):
+                return self.find(f"{artifact_id}@{digest}")
+        return None
+
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
         """Yields what can be removed and is older than `age` (s): incomplete encoders, and encoders whose digest is not
         in `needed`. If `needed` is None, yields only incomplete ones."""
@@ -229,19 +241,27 @@ class EncoderStore:
 
     def _publish(self, prefix: str, folder: Path, files: Mapping[str, str], manifest: bytes) -> None:
         """Uploads files, then the manifest. If another process has published other files for the same encoder
-        meanwhile, the two may be mixed: uploads again and replaces its manifest. What is published already is not
-        uploaded: it could come between the files and the manifest of another process."""
+        meanwhile, the two may be mixed: uploads again and replaces its manifest. What is published already, undamaged,
+        is not uploaded: it could come between the files and the manifest of another process."""
         while True:
             tag = None
             with contextlib.suppress(FileNotFoundError):
                 stored, tag = self.blobs.read(prefix + MANIFEST)
-                if parsed_manifest(stored, prefix + MANIFEST)["files"] == files:
+                if self._has(prefix, stored, files):
                     return
             for name in files:
                 self.blobs.upload(prefix + name, folder / name)
             with contextlib.suppress(Changed):
                 self.blobs.write(prefix + MANIFEST, manifest, new=tag is None, over=tag)
                 return
+
+    def _has(self, prefix: str, manifest: bytes, files: Mapping[str, str]) -> bool:
+        """Whether a manifest of this store lists these files, and they match it."""
+        try:
+            listed = parsed_manifest(manifest, prefix + MANIFEST)["files"]
+            return listed == files and bool(self._local(self.blobs, prefix, manifest))
+        except CorruptArtifact:
+            return False
 
     def registration(self, artifact_id: str) -> str:
         """Identifies the registration of an encoder that isosim does not compute: the same for all processes that

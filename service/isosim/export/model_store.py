@@ -25,15 +25,15 @@ Say = Callable[[str], None]
 def export(store: Path, artifact_id: str, checkpoint: Checkpoint, encoder: Encoder, say: Say) -> EncoderArtifact:
     """Exports an encoder to the store, checks the exported graph against torch, and installs the default calibration.
 
-    If the store already has the encoder, only the calibration is installed.
+    If the store already has the encoder, undamaged, only the calibration is installed.
 
     Raises:
         ArithmeticError: the outputs of torch and ONNX differ.
     """
     encoders, spec = EncoderStore.at(store), encoder.spec
-    if encoders.has(artifact_id, spec.digest):
+    artifact = encoders.sound(artifact_id, spec.digest)
+    if artifact is not None:
         say(f"the store already has encoder {artifact_id} ({spec.digest[:12]})")
-        artifact = encoders.find(f"{artifact_id}@{spec.digest}")
     else:
 
         def write(folder: Path) -> dict[str, object]:
@@ -50,7 +50,7 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, encoder: Encod
             return {**facts, "parity": worst, "opset": OPSET, "probe": probe.take(folder, spec)}
 
         artifact = encoders.add(artifact_id, spec, write)
-        say(f"encoder {artifact_id} written to {artifact.folder}")
+        say(f"encoder {artifact_id} written to {encoders.blobs.address} ({spec.digest[:12]})")
     install_default(store, artifact, say)
     return artifact
 

@@ -75,9 +75,10 @@ def publish(
     spec = replace(fp32.spec, precision=f"{name}-{defined_by}")
     artifact_id = f"{fp32.id}-{name}"
     encoders = EncoderStore.at(store)
-    if encoders.has(artifact_id, spec.digest):
+    there = encoders.sound(artifact_id, spec.digest)
+    if there is not None:
         say(f"the store already has encoder {artifact_id} ({spec.digest[:12]})")
-        return encoders.find(f"{artifact_id}@{spec.digest}")
+        return there
     calibrator = onnx.load(fp32.calibrator)
 
     def write(folder: Path) -> dict[str, object]:
@@ -88,5 +89,5 @@ def publish(
         return {**kept, "parity": check_latents(join(reduced, calibrator), spec.dim), "probe": probe.take(folder, spec)}
 
     artifact = encoders.add(artifact_id, spec, write)
-    say(f"encoder {artifact_id} written to {artifact.folder}")
+    say(f"encoder {artifact_id} written to {encoders.blobs.address} ({spec.digest[:12]})")
     return artifact
