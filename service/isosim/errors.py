@@ -15,6 +15,7 @@ IsosimError
 ├── Conflict                 the request contradicts the current state, for example of a domain or a job
 │   └── EncoderMismatch      the version belongs to another encoder
 ├── Overloaded               the service is full; try again after `retry_after` seconds
+│   └── ShareUsed            the caller has taken its share of it; others are served
 ├── BackendFailure           the encoder failed on this input
 │   └── EncoderUnreachable   the server that runs the encoder cannot be reached or does not answer
 ├── NotReady                 starting, draining or broken
@@ -123,6 +124,10 @@ class Overloaded(IsosimError):
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after  # seconds
+
+
+class ShareUsed(Overloaded):
+    pass
 
 
 class BackendFailure(IsosimError):

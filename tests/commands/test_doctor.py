@@ -154,6 +154,14 @@ def test_a_missing_store_or_encoder_says_how_to_make_it(look: Look, own_store: P
     assert "remedy: isosim export --encoder other" in the("fault", look_at("store", other))
 
 
+def test_a_full_disk_needs_room_and_a_lost_store_its_backup(
+    look: Look, own_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "isosim domains import ARCHIVE" in the("fault", look(tmp_path))
+    monkeypatch.setattr(doctor, "check", lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    assert "No space left on device; remedy: enlarge the volume" in the("fault", look(own_store))
+
+
 def test_a_changed_encoder_file_is_found_by_its_hash(look: Look, own_store: Path) -> None:
     (graph,) = own_store.glob("encoders/tiny/*/encoder.onnx")
     graph.write_bytes(graph.read_bytes() + b"x")

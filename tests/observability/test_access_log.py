@@ -107,6 +107,7 @@ def test_a_process_says_how_it_starts_is_ready_drains_and_stops(
     assert {"release", "encoder_digest", "threads", "runs", "max_queued_texts", "drain_seconds"} <= starting.keys()
     assert ready["url"] == server.url
     assert 0 < ready["seconds"] < 60
+    assert "Redis cannot be used" not in server.log.read_text()  # it answers, only the start keeps the process busy
     server.stop()
     stopped = event(server.log, message="stopped")
     assert stopped["aborted"] == 0

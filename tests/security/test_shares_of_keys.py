@@ -14,6 +14,7 @@ from isosim.api.calibration.files import one_of_few
 from isosim.api.state import MAX_EVENT_STREAMS, SHARES, Places
 from isosim.errors import Overloaded
 from tests.faults.jobs import LONG
+from tests.faults.load import metric
 from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
@@ -38,6 +39,10 @@ def refused(answer: httpx.Response, reason: str) -> None:
     assert (answer.status_code, answer.json()["error_type"]) == (429, "Overloaded"), answer.text
     assert reason in answer.json()["error"]
     assert answer.headers["retry-after"] == "60"
+
+
+def refusals(server: Server) -> float:
+    return metric(server, 'isosim_errors_total{error_type="Overloaded"}')
 
 
 def test_a_key_whose_jobs_hold_its_share_of_the_space_is_refused(serve: Serve, store: Path, keys: Path) -> None:
@@ -88,7 +93,9 @@ def test_one_key_takes_its_share_of_the_queue_and_of_the_event_streams(serve: Se
         assert f"{share} event streams are open for this API key" in one_more.read().decode()
         assert follow("b").status_code == 200
         stack.pop_all().close()
-        wait_until(lambda: follow("a").status_code == 200)  # those that have ended make room
+        # Those that have ended make room. No refusal counts as the service's own failure: others were served.
+        wait_until(lambda: follow("a").status_code == 200)
+    assert metric(server, "isosim_key_limit_refusals_total") == refusals(server) >= 2
 
 
 def test_one_key_reads_half_of_the_files_that_are_read_at_a_time() -> None:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.faults.load import metric
-from tests.processes import Serve, Server, command, free_port, wait_until
+from tests.processes import Process, Serve, Server, command, free_port, start, wait_until
 from tests.text import sentences
 
 
@@ -37,6 +37,16 @@ def test_every_metric_is_there(tiny_server: Server) -> None:
     ):
         assert line in text
     assert "\nisosim_redis_up" not in text  # there is none
+
+
+def test_port_0_is_a_free_one_that_the_log_names(store: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    server = Process(start(["serve"], log, port=0, model_store=store, encoder="tiny"), log)
+    try:
+        url = wait_until(lambda: re.search(r'"message":"ready","url":"(.+?)"', log.read_text()))[1]
+        assert httpx.get(f"{url}/readyz").status_code == 200
+    finally:
+        server.kill()
 
 
 def test_metrics_may_have_a_port_of_their_own(serve: Serve, store: Path) -> None:

@@ -62,6 +62,7 @@ def test_scores_are_those_of_the_model_exported_and_the_cache_spares_the_other_s
     """The remote server is another isosim with the same encoder."""
     register(tmp_path / "far", "far", f"{tiny_server.url}/v1", "isosim:raw", lambda _: None)
     server = serve(model_store=tmp_path / "far", encoder="far")
+    assert '"engine":"remote"' in server.log.read_text()
     asked = {"pairs": pairs(60)}
     here = tiny_server.client.post("/similarity", json=asked).json()
     there = server.client.post("/similarity", json=asked)

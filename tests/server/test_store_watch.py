@@ -14,6 +14,7 @@ from isosim.api.readings import champions_age
 from isosim.errors import CorruptArtifact
 from isosim.jobs.job import JobRequest
 from isosim.jobs.matches import MatchStore
+from isosim.jobs.store import SILENCE, JobStore
 from isosim.observability.metrics import Metrics
 from isosim.server import store_watch
 from isosim.server.store_watch import watch, watch_champions, watch_domains, watch_jobs
@@ -101,6 +102,29 @@ def test_jobs_are_counted_and_each_end_once(tmp_path: Path) -> None:
             await holds(lambda: counted("isosim_job_ends_total") == 1)
             await asyncio.sleep(0.1)
             assert counted("isosim_job_ends_total") == 1
+
+    asyncio.run(seen())
+
+
+def test_a_job_whose_worker_is_silent_counts_as_waiting(tmp_path: Path) -> None:
+    """Else the alert on jobs that no worker takes would stay silent too, while the only worker hangs."""
+
+    async def seen() -> None:
+        clock, metrics = SimpleNamespace(now=0.0), Metrics()
+        jobs = JobStore(jobs_of(tmp_path).blobs, lambda: clock.now)
+        post_job(jobs, JobRequest("d", "digest", "tiny"))
+        attempt = jobs.claim("worker")
+        assert attempt is not None
+
+        def counted(status: str) -> float | None:
+            return metrics.registry.get_sample_value("isosim_jobs", {"status": status})
+
+        async with watched(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics, results=MatchStore(jobs.blobs, 60)))):  # type: ignore[arg-type]
+            await holds(lambda: counted("running") == 1)
+            clock.now += SILENCE + 1
+            await holds(lambda: (counted("queued"), counted("running")) == (1, 0))
+            attempt.beat("embedding", 0.5)
+            await holds(lambda: (counted("queued"), counted("running")) == (0, 1))
 
     asyncio.run(seen())
 

@@ -117,6 +117,8 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
         headers["Allow"] = error.allowed
     if isinstance(error, e.Overloaded):
         headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, e.ShareUsed):
+        service_of(request).limits.refused += 1
     if status == 503:
         headers["Retry-After"] = "5"
     if status == 401:

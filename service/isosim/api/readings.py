@@ -96,7 +96,7 @@ READINGS = (
     Reading("isosim_api_keys", "API keys in force", attrgetter("keys.count")),
     Reading("isosim_api_keys_file_valid", "0 while the key file is invalid; the last valid keys stay in force",
             attrgetter("keys.valid")),
-    Reading("isosim_key_limit_refusals_total", "Requests refused with 429 because their key's rate was used up",
+    Reading("isosim_key_limit_refusals_total", "Requests refused with 429 because a key's rate or share was used up",
             attrgetter("limits.refused")),
     Reading("isosim_key_limit_fallbacks_total",
             "Checks of a key's limit that used only this process's counts, because Redis did not answer",

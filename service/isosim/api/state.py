@@ -18,7 +18,7 @@ from isosim.domains.champions import Champions
 from isosim.domains.encoders import Encoders
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache
-from isosim.errors import Overloaded
+from isosim.errors import Overloaded, ShareUsed
 from isosim.jobs.job import Job
 from isosim.jobs.matches import MatchStore
 from isosim.jobs.store import JobStore
@@ -67,10 +67,10 @@ class Listings:
         self._asked: Counter[str] = Counter()  # by key id: number of its listings that wait or run
 
     async def __call__(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
-        """Calls `function` in a thread; calls of the same key run one after the other. Raises Overloaded if MOST_ASKED
+        """Calls `function` in a thread; calls of the same key run one after the other. Raises ShareUsed if MOST_ASKED
         of them wait or run."""
         if self._asked[grant.id] >= MOST_ASKED:
-            raise Overloaded(f"{MOST_ASKED} listings are waiting or being read for this caller; ask again later", 5)
+            raise ShareUsed(f"{MOST_ASKED} listings are waiting or being read for this caller; ask again later", 5)
         self._asked[grant.id] += 1
         try:
             turn = self._turns.setdefault(grant.id, Turns(self._call, 1))
@@ -87,12 +87,12 @@ class Places:
         self._taken: Counter[str] = Counter()  # by key id
 
     def check(self, grant: Grant, share: int, what: str, remedy: str) -> None:
-        """Raises Overloaded if all places are taken, or if the key has taken `share` of them."""
+        """Raises Overloaded if all places are taken, ShareUsed if the key has taken `share` of them."""
         mine = self._taken[grant.id]
         if self._taken.total() >= self.most:
             raise Overloaded(f"{self.most} {what}, which is the maximum; {remedy}", retry_after=5)
         if mine >= share:
-            raise Overloaded(f"{mine} {what} for this API key, which is its share of {self.most}; {remedy}", 5)
+            raise ShareUsed(f"{mine} {what} for this API key, which is its share of {self.most}; {remedy}", 5)
 
     @contextmanager
     def taken(self, grant: Grant) -> Iterator[None]:

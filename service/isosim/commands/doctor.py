@@ -3,6 +3,7 @@
 It loads no encoder, so it can run in the container of a server without exceeding the memory limit.
 """
 
+import errno
 import os
 import sys
 import time
@@ -164,8 +165,15 @@ def store(settings: Settings) -> Iterator[Finding]:
     """Checks the store's format and both conditions of a write, and compares files with the hashes in manifests."""
     blobs = opened(settings.model_store)
     identify(blobs)
-    check(blobs)
-    yield Finding("ok", "store", f"{blobs.address}: read and written, and conditional writes work")
+    try:
+        check(blobs)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        remedy = "enlarge the volume, or delete results of matches; isosim store gc removes unused files"
+        yield Finding("fault", "store", in_one_line(error), remedy)
+    else:
+        yield Finding("ok", "store", f"{blobs.address}: read and written, and conditional writes work")
     encoders: list[EncoderArtifact] = []
     for name in filter(None, (settings.encoder, settings.next_encoder)):
         remedy = f"isosim export --encoder {name}, or give the folder or hub id that it comes from"
@@ -245,6 +253,10 @@ CHECKS: dict[str, tuple[Callable[[Settings], Iterator[Finding]], str]] = {
     "onnxruntime": (runtime, "pip install one of 'isosim[cpu]', 'isosim[gpu]' and 'isosim[openvino]'"),
     "access": (access, "set ISOSIM_API_KEYS_FILE to a valid file; isosim keys new prints its lines"),
     "server": (server, "see its log; restart it if it hangs, or set ISOSIM_PORT or ISOSIM_HOST"),
-    "store": (store, "set ISOSIM_MODEL_STORE, or make one: isosim export; for a bucket see docs/how-to/operations.md"),
+    "store": (
+        store,
+        "mount the right one, or correct ISOSIM_MODEL_STORE; if it is lost or new, make one: isosim export, and restore a "
+        "backup: isosim domains import ARCHIVE --promote --yes; for a bucket see docs/how-to/operations.md",
+    ),
     "redis": (redis, "start it, correct ISOSIM_REDIS_URL, or grant isosim's user the rights that SECURITY.md lists"),
 }

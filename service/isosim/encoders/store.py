@@ -207,7 +207,7 @@ class EncoderStore:
         return False
 
     def sound(self, artifact_id: str, digest: str) -> EncoderArtifact | None:
-        """An encoder whose files match their manifest. None if there is none, and if it is damaged: `add` replaces it."""
+        """An encoder whose files match their manifest; None if there is none or it is damaged: `add` replaces it."""
         if self.has(artifact_id, digest):
             with contextlib.suppress(CorruptArtifact):
                 return self.find(f"{artifact_id}@{digest}")

@@ -106,6 +106,8 @@ class JobStore:
         self.blobs, self.clock = blobs, clock
         self.records = Records(blobs, Job, "jobs/")
         self._ended: dict[tuple[str, str], Job] = {}  # ended jobs without reports, by id and stamp of the record
+        self._seen: dict[tuple[str, str], float] = {}  # by id and stamp of the record: when `newest` first saw it
+        self.silent: frozenset[str] = frozenset()  # held jobs, at the last `newest`, without heartbeat for SILENCE
         self._unreadable: set[str] = set()  # jobs whose records could not be read at the last look
         self._held: dict[str, tuple[str, float]] = {}  # held jobs: id -> record's tag, when it was first seen
         self._strays: dict[str, float] = {}  # entries of the index without a record: key -> when first seen
@@ -394,7 +396,10 @@ class JobStore:
         Each process reads the record of an ended job only once, unless it changes: a removed job may come back, made
         again with the same idempotency key.
         """
+        before = self.clock()
         stamps = {name: stamp for name, stamp in self.records.stamps() if JOB_ID.fullmatch(name)}
+        after = self.clock()
+        self._seen = seen = {one: self._seen.get(one, after) for one in stamps.items()}
         ended = {one: job for one in stamps.items() if (job := self._ended.get(one)) is not None}
         unended = []
         for found in self._read_each([name for name, stamp in stamps.items() if (name, stamp) not in ended]):
@@ -403,6 +408,8 @@ class JobStore:
             elif isinstance(found, Found):
                 unended.append(found.job)
         self._ended = ended
+        held = [job.id for job in unended if job.worker is not None]
+        self.silent = frozenset(job for job in held if before - seen[job, stamps[job]] > SILENCE)
         return sorted([*unended, *ended.values()], key=lambda job: job.created, reverse=True)
 
     def sweep(self, keep: int = KEPT) -> None:

@@ -65,7 +65,8 @@ class Metrics:
         what = "Seconds per request to a remote encoder, answered or not"
         self.remote_seconds = seconds("isosim_remote_request_duration_seconds", what)
 
-        self.jobs = gauge("isosim_jobs", "Calibration jobs on record, by status", ["status"])
+        what = "Jobs on record, by status; queued: also those whose worker is silent"
+        self.jobs = gauge("isosim_jobs", what, ["status"])
         what = "Jobs, run by any process, that ended since this server started"
         each = "; each replica counts all jobs: use max, not sum"
         self.job_ends = counter("isosim_job_ends_total", what + each, ["status"])

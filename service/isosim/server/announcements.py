@@ -36,7 +36,8 @@ def starting(
 ) -> None:
     """Logs all facts in which two servers of one deployment could differ."""
     facts: dict[str, object] = {"encoder": encoder.id, "encoder_digest": encoder.digest}
-    facts |= {"precision": encoder.spec.precision, "engine": engine, "threads": execution.threads}
+    computed = engine if encoder.kind == "onnx" else encoder.kind
+    facts |= {"precision": encoder.spec.precision, "engine": computed, "threads": execution.threads}
     say("starting", process(settings, store_id) | facts | asdict(execution.plan))
 
 

@@ -88,7 +88,6 @@ async def build(settings: Settings, run: RunJob | None = None) -> AsyncIterator[
             shared = await stack.enter_async_context(
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )
-            stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
         keys = Keys(settings.api_keys_file) if run is None else OneCaller(None)
         if settings.api_keys_file is not None:
             stack.push_async_callback(end, asyncio.create_task(keys.watch(), name="api-keys"))
@@ -107,6 +106,8 @@ async def build(settings: Settings, run: RunJob | None = None) -> AsyncIterator[
         parts = EncoderParts(settings, metrics, calibrations, encoders, vectors, late=run is not None)
         for planned in filter(None, (first, following)):
             await parts.open(planned, stack)
+        if shared is not None:  # only now: opening an encoder delays answers beyond what a lookup may take
+            stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
         worker = None
         if settings.local_worker and run is None:
             waiting = bool(await asyncio.to_thread(jobs.index))

@@ -107,7 +107,8 @@ class Server(uvicorn.Server):
             raise
         if self.started and self.service is not None:
             self.service.metrics.connections.set_function(lambda: len(self.server_state.connections))
-            address = f"http://{self.config.host}:{self.config.port}"
+            _, port, *_ = self.servers[0].sockets[0].getsockname()  # the system's choice for port 0
+            address = f"http://{self.config.host}:{port}"
             announcements.ready(address)
             if logs.structured():
                 return  # programs read this log, so no hint is printed

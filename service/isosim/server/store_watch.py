@@ -8,6 +8,7 @@ import time
 from collections import Counter
 
 from isosim.api.state import Service
+from isosim.jobs.job import Status
 from isosim.server import announcements
 
 log = logging.getLogger("isosim")
@@ -80,7 +81,8 @@ async def watch_jobs(service: Service) -> None:
     while True:
         try:
             jobs = await asyncio.to_thread(service.jobs.newest)
-            service.metrics.observe_jobs(Counter(job.status for job in jobs))
+            silent = service.jobs.silent
+            service.metrics.observe_jobs(Counter(Status.QUEUED if job.id in silent else job.status for job in jobs))
             ended = {(job.id, job.finished): job for job in jobs if job.status.ended}
             for one in ended.keys() - (ended.keys() if known is None else known):
                 service.metrics.observe_job_end(ended[one])

@@ -36,6 +36,7 @@ from isosim.errors import (
     EncoderMismatch,
     InvalidInput,
     Overloaded,
+    ShareUsed,
     Unavailable,
 )
 from isosim.jobs.intake import Intake, Limits, brought_by, check_enough
@@ -281,19 +282,19 @@ async def check_room(service: Service, trace: Trace) -> None:
 
 def check_backlog(service: Service, grant: Grant, entries: Sequence[OpenJob]) -> None:
     """Raises Overloaded if these jobs, which have not ended, are too many for another one, or keep too much text on
-    disk: those of all keys together, or of this one."""
+    disk: those of all keys together, or of this one (ShareUsed)."""
     most, room = service.settings.max_queued_jobs, FULL_POSTS * service.settings.max_calibration_bytes
-    backlogs = [("", entries, most, room)]
+    backlogs = [(Overloaded, "", entries, most, room)]
     if service.shared:
         mine = [entry for entry in entries if entry.owner == owner_name(grant.id)]
         remedy = " for the API key; wait until one has ended, or cancel one: DELETE /calibrate/{job} or /matches/{job}"
-        backlogs.append((remedy, mine, service.share(most), service.share(room)))
-    for remedy, jobs, most, room in backlogs:
+        backlogs.append((ShareUsed, remedy, mine, service.share(most), service.share(room)))
+    for full, remedy, jobs, most, room in backlogs:
         held = sum(job.size for job in jobs)
         if len(jobs) >= most:
-            raise Overloaded(f"{len(jobs)} jobs are queued or running; the limit is {most}{remedy}", retry_after=60)
+            raise full(f"{len(jobs)} jobs are queued or running; the limit is {most}{remedy}", retry_after=60)
         if held >= room:
-            raise Overloaded(f"jobs hold {megabytes(held)} of text; the limit is {megabytes(room)}{remedy}", 60)
+            raise full(f"jobs hold {megabytes(held)} of text; the limit is {megabytes(room)}{remedy}", 60)
 
 
 def megabytes(count: int) -> str:

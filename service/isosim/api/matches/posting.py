@@ -43,7 +43,7 @@ from isosim.api.scoring.request import listed
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import EmptyInput, InvalidInput, Overloaded, TooLarge, UnsupportedMedia
+from isosim.errors import EmptyInput, InvalidInput, ShareUsed, TooLarge, UnsupportedMedia
 from isosim.jobs.job import JobRequest, MatchInput
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import FEWEST_SENTENCES
@@ -275,11 +275,11 @@ async def scale_of(
 
 
 def check_results(service: Service, trace: Trace) -> None:
-    """Raises Overloaded if the results of this key keep too many bytes; they may keep as many as posted jobs."""
+    """Raises ShareUsed if the results of this key keep too many bytes; they may keep as many as posted jobs."""
     room = service.share(FULL_POSTS * service.settings.max_calibration_bytes)
     held = service.results.held(trace.grant.id)
     if held >= room:
-        raise Overloaded(
+        raise ShareUsed(
             f"the results of earlier matches hold {megabytes(held)}; the limit is {megabytes(room)}; remove one: "
             "DELETE /matches/{job}",
             retry_after=60,
