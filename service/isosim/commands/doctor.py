@@ -255,8 +255,8 @@ CHECKS: dict[str, tuple[Callable[[Settings], Iterator[Finding]], str]] = {
     "server": (server, "see its log; restart it if it hangs, or set ISOSIM_PORT or ISOSIM_HOST"),
     "store": (
         store,
-        "mount the right one, or correct ISOSIM_MODEL_STORE; if it is lost or new, make one: isosim export, and restore a "
-        "backup: isosim domains import ARCHIVE --promote --yes; for a bucket see docs/how-to/operations.md",
+        "mount the right one, or correct ISOSIM_MODEL_STORE; if it is lost or new, make one: isosim export, and "
+        "restore a backup: isosim domains import ARCHIVE --promote --yes; for a bucket see docs/how-to/operations.md",
     ),
     "redis": (redis, "start it, correct ISOSIM_REDIS_URL, or grant isosim's user the rights that SECURITY.md lists"),
 }
