@@ -69,8 +69,9 @@ def test_every_command_names_what_is_there() -> None:
     assert {(kinds[kind], name) for kind, name in named} <= there
     secrets = set(re.findall(r"create secret generic (\S+)", "\n".join(BLOCKS)))
     (bucket,) = [addition["modelStore"]["bucket"] for addition in ADDITIONS if "modelStore" in addition]
+    (redis,) = [addition["redis"]["external"] for addition in ADDITIONS if "redis" in addition]
     of_yours = {YOURS["access"]["apiKeysSecret"]["name"], YOURS["redis"]["own"]["passwordSecret"]["name"]}
-    assert secrets == {*of_yours, bucket["credentialsSecret"]["name"]}
+    assert secrets == {*of_yours, bucket["credentialsSecret"]["name"], *(redis[kind]["name"] for kind in redis)}
 
 
 def test_the_page_counts_the_alerts() -> None:
