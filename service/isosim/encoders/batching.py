@@ -1,12 +1,11 @@
-"""Groups texts from concurrent requests into batches: tokenize, queue, pack, run, deliver.
+"""Groups texts from concurrent requests into batches: queue, tokenize, pack, run, deliver.
 
     with MicroBatcher(tokenize, encoder, BatchingPlan(runs=2), on_done=deliver) as batcher:
         batcher.submit([PendingText(key, "How do I log in?")])
 
-No batch waits for a timer. The tokenizing thread takes all texts that have arrived. If the queue is empty, the event
-loop tokenizes a few short texts itself, which is faster than waking a thread. An idle encoding thread takes the oldest
-waiting text and fills a batch with texts of similar length. So an idle device starts at once, batches become fuller
-while the device is busy, no text waits forever, and batches contain little padding.
+No batch waits for a timer. An idle thread tokenizes the texts that have arrived, takes the oldest waiting text and
+fills a batch with texts of similar length. So an idle device starts at once, batches become fuller while the device is
+busy, no text waits forever, and batches contain little padding.
 
 Under light load, a CPU runs one batch on all cores (lowest latency). Under heavy load, it runs one batch per core
 (highest throughput; measured: loadtest/README.md). A GPU runs one batch while the next is prepared.
@@ -20,12 +19,11 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from isosim.arrays import Vectors
 from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize, Tokens, judge_together, rounded_up
@@ -40,6 +38,8 @@ from isosim.errors import (
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 NICENESS = 5  # niceness of the threads that run batches; the event loop has priority over them
 JOIN_SECONDS = 5.0
 QUEUED_TEXTS = 4096  # texts admitted and not yet answered: two of the largest requests; bounds their memory
@@ -48,11 +48,10 @@ HANDLING = 16  # number of characters added to the length of each text, for the 
 # the total size of the queued texts is at most FREE_SIZE, or at most FREE_REQUESTS times the size of the request.
 FREE_SIZE = 12_000  # in characters, plus HANDLING for each text; about 64 pairs
 FREE_REQUESTS = 16
-INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
 # Minimum share of real tokens in a batch, the rest is padding. On a CPU, texts of 8 and 24 tokens (0.67) take 1.3 times
 # as long together as one after the other, texts of 8 and 12 (0.83) 0.8 times as long.
 MIN_FILL = 0.7
-WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
+WINDOW = 1024  # number of tokenized texts from which a batch is chosen
 NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that no text can cause
 
 
@@ -72,14 +71,11 @@ class PendingText:
     error: IsosimError | None = None
     arrived: float = 0.0  # time.perf_counter() at the arrival
     size: int = 0  # characters + HANDLING: estimated cost of encoding, before the tokens are known
-    tokens: Tokens | None = None  # written by the tokenizing thread
-    length: int = 0  # number of tokens; written by the tokenizing thread
-    tokenization: float = 0.0  # duration in s; written by the tokenizing thread
+    tokens: Tokens | None = None  # written by the thread that tokenizes
+    length: int = 0  # number of tokens; written by the thread that tokenizes
+    tokenization: float = 0.0  # duration in s; written by the thread that tokenizes
     queue: float = 0.0  # time in the queue, in s; written by the thread that runs the batch
     inference: float = 0.0  # duration in s; written by the thread that runs the batch
-
-
-OnBatch = Callable[[Sequence[int]], None]  # called with the numbers of tokens of a batch's texts
 
 
 class BatchEncoder(Protocol):
@@ -116,7 +112,12 @@ class BatchingPlan:
 
 
 class MicroBatcher:
-    """Encodes texts in batches. A context manager that owns its threads; `submit` is called on its event loop."""
+    """Encodes texts in batches. A context manager that owns its threads; `submit` is called on its event loop.
+
+    Each thread forms a batch and runs it. One thread at a time forms one: it tokenizes what has arrived, packs, and
+    prepares the batch for the device. It lets the next thread begin only when the device has taken the batch, so that
+    batches run in the order in which they were formed, and at most one waits for the device.
+    """
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class MicroBatcher:
         *,
         on_done: Callable[[PendingText], None],
         on_death: Callable[[], None] = lambda: None,
-        on_batch: OnBatch = lambda _: None,
+        on_batch: Callable[[Sequence[int]], None] = lambda _: None,  # gets the numbers of tokens of a batch's texts
     ) -> None:
         self.tokenize, self.encoder = tokenize, encoder
         self.plan = plan
@@ -134,27 +135,21 @@ class MicroBatcher:
         self.queued = 0  # number of texts admitted and unfinished
         self.queued_size = 0  # sum of the sizes of the texts that `queued` counts
         self.rate = 0.0  # total size of the texts that the device encodes per second, smoothed
-        self._arriving: deque[PendingText] = deque()
-        self.waiting: deque[PendingText] = deque()  # tokenized texts, in order of arrival
-        self._arrived = threading.Condition()
-        self._ready = threading.Condition()
         # Whether a calibration job uses the processor. Then no batch runs on all cores, because the busiest core would
         # slow the batch down.
         self.cpu_contended = False
-        self._device = threading.Condition()
-        self.turns = self._ended = 0  # number of batches that were prepared for the device, and that have left it
-        self.idle_threads = 0  # number of encoding threads that wait for texts
-        self._exclusive = False  # whether a batch has the device to itself
+        self._arriving: deque[PendingText] = deque()
+        self._arrived = threading.Condition()
+        self._forming = threading.Lock()  # held by the thread that forms a batch; it alone uses `_waiting`
+        self._waiting: list[PendingText] = []  # tokenized texts, in order of arrival
+        self._device = threading.Semaphore(plan.runs)
         self._runs_since: dict[int, float] = {}  # thread id: start of its current run, in s of the monotonic clock
         self._stopping = False
         self._dead = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = [
-            threading.Thread(target=self._living, args=(main,), name=name, daemon=True)
-            for main, name in [
-                (self._tokenizing, "tokenize"),
-                *((self._running, f"encode-{number}") for number in range(plan.runs + plan.ahead)),
-            ]
+            threading.Thread(target=self._living, name=f"encode-{number}", daemon=True)
+            for number in range(plan.runs + plan.ahead)
         ]
 
     def __enter__(self) -> Self:
@@ -165,9 +160,8 @@ class MicroBatcher:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._stopping = True
-        for condition in (self._arrived, self._ready):
-            with condition:
-                condition.notify_all()
+        with self._arrived:
+            self._arrived.notify_all()
         end = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))  # a thread on a hung device never ends
@@ -216,41 +210,68 @@ class MicroBatcher:
         for pending, own_size in zip(pending_texts, sizes, strict=True):
             pending.arrived = now
             pending.size = own_size
-        alone = not self.queued and size <= INLINE_SIZE
         self.queued_size += size
         self.queued += len(pending_texts)
-        if alone:
-            self._living(partial(self._tokenize_all, list(pending_texts)))
-            return
         with self._arrived:
             self._arriving.extend(pending_texts)
             self._arrived.notify()
 
-    def _living(self, main: Callable[[], None]) -> None:
-        """Runs `main`. If it raises, logs the exception and calls `on_death`, and the batcher accepts no more texts."""
+    def _living(self) -> None:
+        """A thread. If it raises, logs the exception and calls `on_death`, and the batcher accepts no more texts."""
         try:
-            main()
+            give_way()
+            while not self._stopping:
+                self._work()
         except BaseException:  # a Rust panic in the tokenizer is not a subclass of Exception
             log.exception("the batcher failed in the thread %s", threading.current_thread().name)
             self._dead = True
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.on_death)
 
-    def _tokenizing(self) -> None:
-        while True:
-            with self._arrived:
-                self._arrived.wait_for(lambda: self._arriving or self._stopping)
-                if self._stopping:
-                    return
-                pending_texts = list(self._arriving)
-                self._arriving.clear()
-            self._tokenize_all(pending_texts)
-            del pending_texts  # otherwise these texts stay in memory until the next ones arrive
+    def _work(self) -> None:
+        """Forms a batch and runs it."""
+        with self._forming:
+            batch, exclusive = self._form()
+            if not batch:
+                return
+            prepared = self._prepare(batch)
+            self._device.acquire()
+            self._runs_since[threading.get_ident()] = time.monotonic()
+            if exclusive:  # no other thread may begin a batch meanwhile
+                self._run(batch, prepared, exclusive=True)
+                return
+        self._run(batch, prepared, exclusive=False)
+
+    def _form(self) -> tuple[list[PendingText], bool]:
+        """Waits for texts and chooses those of the next batch. Returns them, and whether they get the whole device.
+
+        The list is empty if no request needs the waiting texts any longer, and if the batcher stops.
+        """
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._arriving or self._waiting or self._stopping)
+            room = max(0, WINDOW - len(self._waiting))
+            arrived = [self._arriving.popleft() for _ in range(min(room, len(self._arriving)))]
+        if self._stopping:
+            return [], False
+        self._tokenize_all(arrived)
+        del arrived  # otherwise these texts stay in memory until the next ones arrive
+        self._waiting = waiting = self._wanted(self._waiting)
+        if not waiting:
+            return [], False
+        plan = self.plan
+        exclusive = plan.exclusive and not self.cpu_contended and not self._runs_since and len(waiting) <= plan.runs
+        exclusive = exclusive and self._in_one_batch(waiting)
+        budget = plan.max_batch_tokens if exclusive else self._budget(waiting)
+        fill = 0.0 if plan.remote else MIN_FILL
+        batch = pack(waiting, budget, plan.max_batch_texts, fill, same_length=plan.same_length)
+        chosen = set(batch)
+        self._waiting = [pending for pending in waiting if pending not in chosen]
+        return batch, exclusive
 
     def _tokenize_all(self, pending_texts: list[PendingText]) -> None:
+        """Tokenizes those of the texts that a request still waits for, and adds them to `_waiting`."""
         start = time.perf_counter()
-        wanted, gone = self._divide(pending_texts)
-        self._deliver(gone)
+        wanted = self._wanted(pending_texts)
         failed: list[PendingText] = []
         for side in ("right", "left"):
             group = [pending for pending in wanted if pending.side == side]
@@ -260,9 +281,7 @@ class MicroBatcher:
         for pending in wanted:
             pending.tokenization = spent
         self._deliver(failed)
-        with self._ready:
-            self.waiting.extend(pending for pending in wanted if pending.tokens is not None)
-            self._ready.notify()
+        self._waiting += [pending for pending in wanted if pending.tokens is not None]
 
     def _tokenize_group(self, pending_texts: list[PendingText]) -> list[PendingText]:
         try:
@@ -280,45 +299,6 @@ class MicroBatcher:
                 pending.error = TokenizerFailure("a text has no tokens")
         return [pending for pending in pending_texts if pending.tokens is None]
 
-    def _running(self) -> None:
-        give_way()
-        while (taken := self._take()) is not None:
-            batch, exclusive = taken
-            if batch:
-                self._run(batch, exclusive)
-            if exclusive:
-                with self._ready:
-                    self._exclusive = False
-                    self._ready.notify()
-            del batch, taken  # otherwise these texts stay in memory until the next ones arrive
-
-    def _take(self) -> tuple[list[PendingText], bool] | None:
-        """Waits for texts and forms a batch. Returns the batch, and whether it gets the whole device.
-
-        Returns None once the batcher stops. The batch is empty if no request needs the waiting texts any longer.
-        """
-        with self._ready:
-            self.idle_threads += 1
-            self._ready.wait_for(lambda: (self.waiting and not self._exclusive) or self._stopping)
-            if self._stopping:
-                return None
-            waiting, gone = self._divide(self.waiting)
-            exclusive = self.plan.exclusive and not self.cpu_contended
-            exclusive = exclusive and self.idle_threads == self.plan.runs and len(waiting) <= self.plan.runs
-            exclusive = exclusive and self._in_one_batch(waiting)
-            self._exclusive = exclusive
-            budget = self.plan.max_batch_tokens if exclusive else self._budget(waiting)
-            fill = 0.0 if self.plan.remote else MIN_FILL
-            same = self.plan.same_length
-            batch = pack(waiting, budget, self.plan.max_batch_texts, fill, same_length=same) if waiting else []
-            self.idle_threads -= 1
-            chosen = set(batch)
-            self.waiting = deque(pending for pending in waiting if pending not in chosen)
-            if self.waiting and not exclusive:
-                self._ready.notify()  # wakes another thread, because texts are left
-        self._deliver(gone)
-        return batch, exclusive
-
     def _in_one_batch(self, waiting: Sequence[PendingText]) -> bool:
         """Whether texts may share a batch. If not, runs of one thread side by side finish sooner than runs of all
         threads one after the other."""
@@ -332,83 +312,68 @@ class MicroBatcher:
         So each idle thread gets some of the texts, and the two texts of a pair run in parallel. With a remote encoder,
         the maximum is always `max_batch_tokens`.
         """
-        idle = min(self.idle_threads, self.plan.runs)
+        idle = min(len(self._threads) - len(self._runs_since), self.plan.runs)
         if idle < 2 or self.plan.remote:
             return self.plan.max_batch_tokens
         return min(self.plan.max_batch_tokens, -(-sum(pending.length for pending in waiting) // idle))
 
-    def _run(self, batch: list[PendingText], exclusive: bool) -> None:
-        if not self._encode(batch, exclusive) and len(batch) > 1:
+    def _attempt(self, step: Callable[[], T]) -> T | IsosimError:
+        try:
+            return step()
+        except IsosimError as known:
+            return known
+        except Exception as unknown:  # a bad batch must not end the thread
+            log.exception("the encoder failed")
+            return BackendFailure(f"the encoder failed: {type(unknown).__name__}")
+
+    def _prepare(self, batch: list[PendingText]) -> Any:
+        """The prepared batch, or the error."""
+        ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
+        return self._attempt(lambda: self.encoder.prepare(ids))
+
+    def _run(self, batch: list[PendingText], prepared: Any, *, exclusive: bool) -> None:
+        if not self._encode(batch, prepared, exclusive=exclusive) and len(batch) > 1:
             log.warning("a batch of %d texts failed, so they run one by one: %s", len(batch), batch[0].error)
             for pending in batch:  # one by one, so that only the bad text fails
                 pending.error = None
-                self._encode([pending], exclusive)
+                self._device.acquire()
+                self._encode([pending], self._prepare([pending]), exclusive=exclusive)
         self._deliver(batch)
 
-    def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
-        """Encodes a batch. If it fails, stores the error in all texts of the batch.
+    def _encode(self, batch: list[PendingText], prepared: Any, *, exclusive: bool) -> bool:
+        """Encodes a prepared batch, and releases the device. If it fails, stores the error in all texts of the batch.
 
         Returns False if a text of the batch may have caused the failure: the texts must then be tried one by one.
         Returns True after a success, and after an error that no text can cause (`NO_TEXTS_FAULT`).
         """
-        ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
-        error: IsosimError | None = None
-        start, spent = time.perf_counter(), 0.0
-        try:
-            prepared = self.encoder.prepare(ids)
-            with self._turn():
-                start = time.perf_counter()
-                self._runs_since[threading.get_ident()] = time.monotonic()
-                try:
-                    vectors = self.encoder.run(prepared, exclusive=exclusive)
-                finally:
-                    self._runs_since.pop(threading.get_ident())
-                    spent = time.perf_counter() - start
-            for pending, vector in zip(batch, vectors, strict=True):
-                _, truncated, unreadable, unknown_hash = pending.tokens or Tokens((), truncated=False)
-                # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
-                pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable, unknown_hash)
-        except IsosimError as known:
-            error = known
-        except Exception as unknown:  # a bad batch must not end the thread
-            log.exception("the encoder failed")
-            error = BackendFailure(f"the encoder failed: {type(unknown).__name__}")
-        if error is not None:
-            for pending in batch:
-                pending.result, pending.error = None, error
+        start = time.perf_counter()
+        self._runs_since[threading.get_ident()] = time.monotonic()
+        found: Vectors | IsosimError = prepared
+        if not isinstance(prepared, IsosimError):
+            found = self._attempt(lambda: complete(self.encoder.run(prepared, exclusive=exclusive), len(batch)))
+        spent = time.perf_counter() - start
+        del self._runs_since[threading.get_ident()]
+        self._device.release()
+        time.sleep(0)  # releases the interpreter's lock, so that the thread whose batch is prepared starts at once
         for pending in batch:
             pending.queue = start - pending.arrived - pending.tokenization
             pending.inference = spent
-        if error is None:
-            judge_together((pending.judge, pending.result) for pending in batch)
         self.on_batch([pending.length for pending in batch])
-        if error is None:
-            rate = (1 if exclusive else self.plan.runs) * sum(pending.size for pending in batch) / max(spent, 1e-6)
-            self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
-        return error is None or isinstance(error, NO_TEXTS_FAULT)
+        if isinstance(found, IsosimError):
+            for pending in batch:
+                pending.error = found
+            return isinstance(found, NO_TEXTS_FAULT)
+        for pending, vector in zip(batch, found, strict=True):
+            _, truncated, unreadable, unknown_hash = pending.tokens or Tokens((), truncated=False)
+            # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
+            pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable, unknown_hash)
+        judge_together((pending.judge, pending.result) for pending in batch)
+        rate = (1 if exclusive else self.plan.runs) * sum(pending.size for pending in batch) / max(spent, 1e-6)
+        self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
+        return True
 
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Lets at most `plan.runs` batches use the device, in the order in which they were prepared.
-
-        A thread that releases a semaphore can take it again before a waiting thread wakes up. On a GPU, a prepared
-        batch therefore waited while the other thread ran many later ones (measured: loadtest/README.md).
-        """
-        with self._device:
-            number = self.turns
-            self.turns += 1
-            self._device.wait_for(lambda: number < self._ended + self.plan.runs)
-        try:
-            yield
-        finally:
-            with self._device:
-                self._ended += 1
-                self._device.notify_all()
-            time.sleep(0)  # releases the interpreter's lock, so that the thread whose turn it is starts at once
-
-    @staticmethod
-    def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:
-        """Returns the texts that a request still waits for, and the texts that no request needs any longer.
+    def _wanted(self, pending_texts: Iterable[PendingText]) -> list[PendingText]:
+        """The texts that a request still waits for. Delivers the others, so that the queue has their room again.
 
         Reads `waiters` only once for each text, because the event loop may change it at any time.
         """
@@ -416,7 +381,8 @@ class MicroBatcher:
         gone: list[PendingText] = []
         for pending in pending_texts:
             (wanted if pending.waiters else gone).append(pending)
-        return wanted, gone
+        self._deliver(gone)
+        return wanted
 
     def _deliver(self, pending_texts: list[PendingText]) -> None:
         if pending_texts and self._loop is not None and not self._loop.is_closed():
@@ -427,6 +393,13 @@ class MicroBatcher:
         self.queued_size -= sum(pending.size for pending in pending_texts)
         for pending in pending_texts:
             self.on_done(pending)
+
+
+def complete(vectors: Vectors, count: int) -> Vectors:
+    """Raises ValueError if there are not `count` vectors."""
+    if len(vectors) != count:
+        raise ValueError(f"{len(vectors)} vectors for {count} texts")
+    return vectors
 
 
 def give_way() -> None:
@@ -456,9 +429,9 @@ def pack(
     oldest = waiting[0]
     if same_length:
         padded = rounded_up(oldest.length, same_length)
-        alike = [pending for pending in waiting[:WINDOW] if rounded_up(pending.length, same_length) == padded]
+        alike = [pending for pending in waiting if rounded_up(pending.length, same_length) == padded]
         return alike[: max(1, min(max_texts, max_tokens // padded))]
-    by_length = sorted(waiting[:WINDOW], key=attrgetter("length"))
+    by_length = sorted(waiting, key=attrgetter("length"))
     low = bisect_left(by_length, oldest.length, key=attrgetter("length"))
     while by_length[low] is not oldest:
         low += 1

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self, get_args
 import numpy as np
 
 from isosim.arrays import Rows, Vectors
-from isosim.encoders.batching import BatchEncoder, BatchingPlan, MicroBatcher, OnBatch, PendingText
+from isosim.encoders.batching import BatchEncoder, BatchingPlan, MicroBatcher, PendingText
 from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import CallerLeft, NotReady, TokenizerFailure
@@ -58,7 +58,7 @@ class Embedder:
         encoder_digest: str,
         cache: VectorCache,
         plan: BatchingPlan,
-        on_batch: OnBatch = lambda _: None,
+        on_batch: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
         self._prefixes = {
             side: hashlib.blake2b(f"{encoder_digest}\0{side}\0".encode(), digest_size=20) for side in get_args(Side)

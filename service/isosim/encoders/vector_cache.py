@@ -6,7 +6,7 @@ import struct
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,8 +20,6 @@ LOOKUPS = 3
 # out-of-domain test. Its texts are tested when they are scored.
 MOST_KEYS = 256
 
-Found = list[PooledVector | None]
-
 
 class SharedCache(Protocol):
     """A vector cache shared between processes. It never raises: an error is a miss."""
@@ -32,8 +30,13 @@ class SharedCache(Protocol):
         """Returns at once; entries are stored in the background."""
 
 
-# Keys that one request looks up, its out-of-domain test, and the future that receives the result.
-Lookup = tuple[Sequence[bytes], Judge | None, "asyncio.Future[Found]"]
+class Lookup(NamedTuple):
+    """Keys that one request looks up, its out-of-domain test, and the future that receives a vector or None for each
+    key."""
+
+    keys: Sequence[bytes]
+    judge: Judge | None
+    answer: "asyncio.Future[list[PooledVector | None]]"
 
 
 class VectorCache:
@@ -78,14 +81,14 @@ class VectorCache:
             _, oldest = self._entries.popitem(last=False)
             self.size -= oldest.vector.nbytes + ENTRY_OVERHEAD
 
-    async def find(self, keys: Sequence[bytes], judge: Judge | None) -> Found:
+    async def find(self, keys: Sequence[bytes], judge: Judge | None) -> list[PooledVector | None]:
         """The vector of each key in the shared cache, or None; this process holds them from now on."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Found] = loop.create_future()
+        lookup = Lookup(keys, judge, loop.create_future())
         if not self._asked:
             loop.call_soon(self._begin)
-        self._asked.append((keys, judge, answer))
-        found = await answer
+        self._asked.append(lookup)
+        found = await lookup.answer
         for key, pooled in zip(keys, found, strict=True):
             if pooled is not None:
                 self._hold(key, pooled)
@@ -94,9 +97,9 @@ class VectorCache:
     def close(self) -> None:
         """Ends all lookups. Open lookups return misses."""
         while self._asked:
-            keys, _, answer = self._asked.popleft()
-            if not answer.done():
-                answer.set_result([None] * len(keys))
+            lookup = self._asked.popleft()
+            if not lookup.answer.done():
+                lookup.answer.set_result([None] * len(lookup.keys))
         for task in self._under_way:
             task.cancel()
 
@@ -104,11 +107,11 @@ class VectorCache:
         while self._asked and len(self._under_way) < LOOKUPS:
             lookups: list[Lookup] = []
             count = 0
-            while self._asked and (not lookups or count + len(self._asked[0][0]) <= MOST_KEYS):
-                keys, judge, answer = self._asked.popleft()
-                if not answer.done():  # already done if the request was cancelled
-                    lookups.append((keys, judge, answer))
-                    count += len(keys)
+            while self._asked and (not lookups or count + len(self._asked[0].keys) <= MOST_KEYS):
+                lookup = self._asked.popleft()
+                if not lookup.answer.done():  # already done if the request was cancelled
+                    lookups.append(lookup)
+                    count += len(lookup.keys)
             if lookups:
                 task = asyncio.get_running_loop().create_task(self._look_up(lookups), name="shared-cache-lookup")
                 self._under_way.add(task)
@@ -120,19 +123,19 @@ class VectorCache:
 
     async def _look_up(self, lookups: list[Lookup]) -> None:
         assert self.shared is not None  # noqa: S101 - `find` is called only with one
-        keys = [key for own, _, _ in lookups for key in own]
-        found: Found = [None] * len(keys)
+        keys = [key for lookup in lookups for key in lookup.keys]
+        found: list[PooledVector | None] = [None] * len(keys)
         try:
             entries = await self.shared.get(keys)
             found = [None if e is None else decoded(key, e) for key, e in zip(keys, entries, strict=True)]
             if len(keys) <= MOST_KEYS:  # testing more texts in one call would block the event loop
-                judge_together(zip([judge for own, judge, _ in lookups for _ in own], found, strict=True))
+                judge_together(zip([lookup.judge for lookup in lookups for _ in lookup.keys], found, strict=True))
         finally:
             rest = iter(found)
-            for own, _, answer in lookups:
-                result = list(islice(rest, len(own)))
-                if not answer.done():
-                    answer.set_result(result)
+            for lookup in lookups:
+                result = list(islice(rest, len(lookup.keys)))
+                if not lookup.answer.done():
+                    lookup.answer.set_result(result)
 
 
 HEADER = struct.Struct("<BBHQ")

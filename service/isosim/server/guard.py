@@ -9,15 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from isosim.api.middleware import ANSWER, WATCH
-
-Reason = Literal["headers", "body", "pipelining", "room", "full"]
 
 # Maximum size of request line and headers together. In a chunked body, the same maximum applies to the chunk headers
 # between two pieces of data, and to the trailers.
@@ -42,14 +40,14 @@ NEVER = float("inf")
 class Guard:
     """Limits of a server's connections, in seconds, and what its connections share.
 
-    `on_closed` gets the reason when a limit closes a connection.
+    `on_closed` gets the reason when a limit closes a connection: headers, body, pipelining, room or full.
     """
 
     header_timeout: float = 10.0  # from the start of a connection or request to the end of its headers
     body_timeout: float = 20.0  # for a body, besides one second for each MIN_TRANSFER_RATE bytes
     # At the limit, a new connection replaces the longest idle one, or gets 503.
     max_connections: int = CONNECTIONS
-    on_closed: Callable[[Reason], None] = lambda _: None
+    on_closed: Callable[[str], None] = lambda _: None
     # Connections without a request to answer, in the order in which they began to wait.
     idle: dict["GuardedProtocol", None] = field(default_factory=dict)
     looking: bool = False  # whether a call of `look` is scheduled
@@ -205,7 +203,7 @@ class GuardedProtocol(HttpToolsProtocol):
         elif not self.in_body and now > self.deadline:
             self.refuse("headers", 408, "the request did not arrive in time")
 
-    def refuse(self, reason: Reason, status: int, why: str) -> None:
+    def refuse(self, reason: str, status: int, why: str) -> None:
         """Ends the connection because of the request that is arriving, if need be after the answers to earlier ones.
 
         The client gets the error only if it waits for no other answer, and has sent something.
@@ -235,7 +233,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.write(STATUS_LINE[status] + head + again + b"\r\n" + body)
         self.transport.close()
 
-    def drop(self, reason: Reason) -> None:
+    def drop(self, reason: str) -> None:
         """Ends the connection at once, without the answers that it still waits for."""
         self.guard.on_closed(reason)
         self.guard.idle.pop(self, None)

@@ -17,7 +17,7 @@ from isosim.api.state import Phase, Service
 from isosim.observability import logs
 from isosim.server import announcements
 from isosim.server.app import create_app
-from isosim.server.guard import CONNECTIONS, KEEP_ALIVE, Guard, Reason
+from isosim.server.guard import CONNECTIONS, KEEP_ALIVE, Guard
 from isosim.settings import Settings
 
 log = logging.getLogger("isosim")
@@ -86,7 +86,7 @@ class Server(uvicorn.Server):
     def _watched(self, guard: Guard) -> Guard:
         """Counts in the metrics what the guard closes."""
 
-        def closed(reason: Reason) -> None:
+        def closed(reason: str) -> None:
             if self.service is not None:
                 self.service.metrics.observe_closed(reason)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from isosim.arrays import Vectors
-from isosim.encoders.batching import INLINE_SIZE, BatchingPlan
+from isosim.encoders.batching import WINDOW, BatchingPlan
 from isosim.encoders.embedding import Embedder, Embeddings
 from isosim.encoders.texts import Judge, Side, Tokens
 from isosim.encoders.vector_cache import VectorCache
@@ -25,7 +25,6 @@ from isosim.errors import (
     TokenizerFailure,
 )
 from tests.core.encoding.fake_encoder import FakeEncoder, letters, vector_of
-from tests.processes import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +43,6 @@ def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[E
         plan=plan, **chosen,
     ) as made:  # fmt: skip
         try:
-            wait_until(lambda: made.batcher.idle_threads == plan.runs + plan.ahead, 10, every=0.001)  # all threads run
             yield made
         finally:
             if isinstance(encode, FakeEncoder):
@@ -87,11 +85,6 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def tokenized(made: Embedder, count: int) -> None:
-    """Until so many texts wait for the encoder."""
-    await until(lambda: len(made.batcher.waiting) == count)
-
-
 async def idle(made: Embedder) -> None:
     await until(lambda: not made.batcher.queued)
 
@@ -100,7 +93,6 @@ async def test_texts_that_wait_while_the_encoder_is_busy_run_together(encoder: F
     lengths: list[Sequence[int]] = []
     with embedder(encoder, max_batch_texts=8, on_batch=lengths.append) as made:
         tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("aa", "bb", "cc")]
-        await tokenized(made, 3)
         encoder.free.set()
         await asyncio.gather(*tasks)
     assert [sorted(batch) for batch in encoder.batches] == [["first"], ["aa", "bb", "cc"]]
@@ -192,7 +184,6 @@ async def test_a_text_the_encoder_fails_on_is_the_only_one_to_fail(
     encoder = Breaks(how)
     with embedder(encoder, max_batch_texts=max_batch_texts) as made:
         tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("good", "bad!", "fine")]
-        await tokenized(made, 3)
         encoder.free.set()
         with pytest.raises(BackendFailure):
             await tasks[2]
@@ -272,7 +263,7 @@ class Panic(BaseException):
 
 
 async def test_when_a_thread_dies_everybody_who_waits_is_told_and_nobody_is_let_in(encoder: FakeEncoder) -> None:
-    with embedder(encoder, picky(Panic())) as made:
+    with embedder(encoder, picky(Panic()), runs=3) as made:
         waiting = [await hold(made, encoder), await under_way(made, "second")]
         with pytest.raises(NotReady):
             await vectors(made, "bad?")
@@ -347,7 +338,6 @@ async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_wai
         first = await under_way(made, "one", "two")
         assert await asyncio.to_thread(encoder.busy.wait, 10)
         others = [await under_way(made, text) for text in ("aa", "bb", "cc", "dd", "ee")]
-        await tokenized(made, 5)  # and both threads could take them
         assert encoder.running == 1
         encoder.free.set()
         await asyncio.gather(first, *others)
@@ -362,7 +352,11 @@ async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_wai
 async def test_texts_that_cannot_share_a_batch_run_side_by_side(pair: tuple[str, str], *, alone: bool) -> None:
     encoder = ObservedEncoder()
     with embedder(encoder, runs=2, exclusive=True, same_length=4, max_batch_texts=8) as made:
-        await vectors(made, *pair)
+        encoder.free.clear()
+        task = await under_way(made, *pair)
+        await until(lambda: sum(encoder.prepared) == 2)
+        encoder.free.set()
+        await task
     assert encoder.exclusive == ([True] if alone else [False, False])
     assert sorted(map(len, encoder.batches)) == ([2] if alone else [1, 1])
 
@@ -386,12 +380,12 @@ async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_pre
     assert encoder.most == 1
 
 
-async def test_a_prepared_batch_runs_before_those_that_are_prepared_after_it(encoder: FakeEncoder) -> None:
+async def test_a_prepared_batch_runs_before_those_that_are_prepared_after_it() -> None:
+    encoder = ObservedEncoder()
     with embedder(encoder, runs=1, ahead=1) as made:
         tasks = [await hold(made, encoder), await under_way(made, "second")]
-        await until(lambda: made.batcher.turns == 2)
+        await until(lambda: len(encoder.prepared) == 2)
         tasks.append(await under_way(made, "third"))
-        await tokenized(made, 1)
         encoder.free.set()
         await asyncio.gather(*tasks)
     assert encoder.seen == ["first", "second", "third"]
@@ -441,31 +435,24 @@ async def test_texts_of_a_batch_are_judged_together(encoder: FakeEncoder) -> Non
         later = [
             asyncio.create_task(made.embed([text], judge=judge)) for text, judge in zip("abc", judges, strict=True)
         ]
-        await tokenized(made, 3)
         encoder.free.set()
         await asyncio.gather(first, *later)
     (judged,) = seen
     np.testing.assert_array_equal(judged, expected("a", "b"))
 
 
-async def test_a_few_short_texts_that_find_an_idle_encoder_are_tokenized_where_they_are_asked_for(
-    encoder: FakeEncoder,
-) -> None:
-    threads: list[str] = []
+async def test_no_more_texts_are_tokenized_at_once_than_a_batch_is_chosen_from(encoder: FakeEncoder) -> None:
+    counts: list[int] = []
 
     def tokenize(texts: Sequence[Any], side: Side) -> list[Tokens]:
-        threads.append(threading.current_thread().name)
+        counts.append(len(texts))
         return letters(texts, side)
 
-    with embedder(encoder, tokenize, max_batch_texts=8) as made:
-        first = await hold(made, encoder)  # nothing was before it
-        second = await under_way(made, "second")
-        await tokenized(made, 1)
+    with embedder(encoder, tokenize, max_batch_texts=500, max_batch_tokens=10**6, max_queued_texts=10**4) as made:
+        tasks = [await hold(made, encoder), await under_way(made, *(f"{n:05}" for n in range(WINDOW + 300)))]
         encoder.free.set()
-        await asyncio.gather(first, second)
-        await idle(made)
-        await vectors(made, "a" * INLINE_SIZE)
-    assert threads == [threading.main_thread().name, "tokenize", "tokenize"]
+        await asyncio.gather(*tasks)
+    assert counts == [1, WINDOW, 300]
 
 
 async def test_a_slow_device_refuses_no_few_callers(encoder: FakeEncoder) -> None:

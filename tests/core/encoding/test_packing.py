@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.encoders.batching import MIN_FILL, WINDOW, PendingText, pack
+from isosim.encoders.batching import MIN_FILL, PendingText, pack
 
 
 def pending_texts(lengths: list[int]) -> list[PendingText]:
@@ -46,8 +46,3 @@ def test_texts_of_one_rounded_length_share_a_batch_with_the_oldest(
     assert batch == alike[: len(batch)]  # in order of arrival, so the oldest is the first
     most = max(1, min(texts, tokens // (rounded * unit)))
     assert len(batch) == min(len(alike), most)
-
-
-def test_only_the_oldest_of_very_many_texts_are_looked_at() -> None:
-    waiting = pending_texts([50] + [10] * (WINDOW - 1) + [50])
-    assert pack(waiting, max_tokens=1000, max_texts=8) == [waiting[0]]
