@@ -189,6 +189,8 @@ class Serving:
             with nullcontext() if wanted is not None else pytest.raises((NotFound, EncoderMismatch)):
                 found = await self.finish(self.registry.resolve(DomainRef(name, alias), encoder))
                 assert found.version == wanted
+                if (alias, encoder) == ("champion", None) and (name, wanted) in self.registry._loaded:
+                    assert self.registry.champions()[name] is found
             self.check()
         assert not self.registry.damaged & self.registry._loaded.keys()
 
