@@ -20,7 +20,7 @@ from isosim.encoders.onnx_engine import OnnxCalibrator
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.fitting import gate
-from isosim.fitting.evidence import Space
+from isosim.fitting.evidence import spread
 from isosim.fitting.methods import FittedMap, fit
 from isosim.jobs.labelled_pairs import Pairs, read_pairs
 from isosim.scoring.method import Method
@@ -147,7 +147,7 @@ class Evaluation:
         scored = {name: self.score(name, own) for name, own in maps.items()}
         fitted = fitted_to([self.dev])
         own = list(dict.fromkeys(sentences([self.dev])))
-        space = Space.from_vectors(self.apply(fitted, self.rows(own)), np.random.default_rng(seed))
+        space = spread(self.apply(fitted, self.rows(own)), np.random.default_rng(seed))
         auc = None
         if self.questions is not None:
             asked = self.similarities(fitted_to([self.questions]), self.questions)
@@ -159,7 +159,7 @@ class Evaluation:
             {name: mean for name, (_, mean) in scored.items()},
             {name: str(own.method) for name, own in maps.items()},
             spearman(self.similarities(fitted, self.dev), self.distances),
-            space.effective_rank,
+            space["effective_rank"],
             auc,
         )
 

@@ -285,25 +285,19 @@ def threshold_error(percentiles: npt.NDArray[np.float64], nominal: Sequence[floa
     return float(np.mean(np.abs(np.log(np.array(measured) / np.array(nominal)))))
 
 
-@dataclass(frozen=True)
-class Space:
-    """How vectors are spread: the vectors are scaled to unit length and not centred."""
+def spread(vectors: Vectors, rng: np.random.Generator) -> dict[str, float]:
+    """How vectors (N, D) point in different directions: they are scaled to unit length and not centred.
 
-    mean_random_cosine: float  # of random pairs
-    effective_rank: float  # Roy & Vetterli, 2007
-
-    @classmethod
-    def from_vectors(cls, latents: Vectors, rng: np.random.Generator) -> "Space":
-        """Measures vectors (N, D); of more than 5,000, a random sample."""
-        unit = normalized(latents[rng.permutation(len(latents))[:5000]])
-        unit64 = unit.astype(np.float64)
-        # Singular values are the square roots of the eigenvalues of the Gram matrix (the smaller of xᵀx and x xᵀ). An
-        # SVD would take ten times as long.
-        gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T
-        singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
-        share = singular / singular.sum()
-        share = share[share > 0]
-        return cls(
-            float(np.square(unit.mean(0, dtype=np.float64)).sum()),
-            float(np.exp(-(share * np.log(share)).sum())),
-        )
+    Returns the mean cosine of random pairs, and the effective rank (Roy & Vetterli, 2007). Of more than 5,000 vectors,
+    measures a random sample.
+    """
+    unit = normalized(vectors[rng.permutation(len(vectors))[:5000]])
+    unit64 = unit.astype(np.float64)
+    # Singular values are the square roots of the eigenvalues of the Gram matrix (the smaller of xᵀx and x xᵀ). An SVD
+    # would take ten times as long.
+    gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T
+    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
+    share = singular / singular.sum()
+    share = share[share > 0]
+    cosine = float(np.square(unit.mean(0, dtype=np.float64)).sum())
+    return {"mean_random_cosine": cosine, "effective_rank": float(np.exp(-(share * np.log(share)).sum()))}

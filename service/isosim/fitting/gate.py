@@ -85,22 +85,6 @@ class Rule:
         return Method("soft", round(self.strength, 3)) if self.strength >= STRENGTH_FLOOR else IDENTITY
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The rule, and the test on labels, which can overrule it.
-
-    `rule` is None if there were no texts. `labels` is None if there were too few.
-    """
-
-    rule: Rule | None
-    labels: LabelTest | None = None
-
-    @property
-    def method(self) -> Method:
-        ruled = IDENTITY if self.rule is None else self.rule.method
-        return ruled if self.labels is None else by_labels(self.labels, ruled)
-
-
 def smoothstep(t: float) -> float:
     t = min(max(t, 0.0), 1.0)
     return t * t * (3 - 2 * t)
@@ -126,8 +110,11 @@ def choose(
     *,
     labels: Labels | None = None,
     seed: int = 0,
-) -> Choice:
+) -> tuple[Method, Rule | None, LabelTest | None]:
     """Chooses the method for a domain's distinct sentences and their vectors (N, D); without texts, identity.
+
+    Also returns the rule, which is None if there were no texts, and the test on labels that can overrule it, which is
+    None if there were too few.
 
     Args:
         embed: the encoder, for the test whether it recognizes sentences after a change of capitals and punctuation.
@@ -136,10 +123,13 @@ def choose(
         seed: seed of all random samples; the same input and seed give the same choice.
     """
     if texts is None:
-        return Choice(None)
+        return IDENTITY, None, None
     rule, rng = decide(texts, vectors, embed, seed=seed), np.random.default_rng(seed)
     usable = None if labels is None or rule.surface is None else usable_labels(labels, rng)
-    return Choice(rule, None if usable is None else label_test(vectors, usable, rule.method, seed, rng))
+    if usable is None:
+        return rule.method, rule, None
+    tested = label_test(vectors, usable, rule.method, seed, rng)
+    return by_labels(tested, rule.method), rule, tested
 
 
 def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed: int = 0) -> Rule:

@@ -18,7 +18,7 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EncoderMismatch, InvalidInput
 from isosim.fitting import false_hits, gate, out_of_domain, pair_map, probability, reference
 from isosim.fitting.calibrator import group_sizes
-from isosim.fitting.evidence import RankTest, Space, repeated
+from isosim.fitting.evidence import RankTest, repeated, spread
 from isosim.fitting.gate import Labels
 from isosim.fitting.methods import FittedMap, fit
 from isosim.fitting.publication import Fit
@@ -145,11 +145,10 @@ def calibrate_job(
         order = rng.permutation(len(vectors))
         held = max(1, min(int(HELD_OUT * len(vectors)), MOST_HELD_OUT))
         held_out, train = vectors[order[:held]], vectors[order[held:]]
-        choice = gate.Choice(None)
+        rule, tested = None, None
         if method.name == "auto":
             embed: Embed | None = None if brought else lambda some: encode(some).vectors
-            choice = gate.choose(sample.texts, vectors, embed, labels=sample.labels, seed=request.seed)
-            method = choice.method
+            method, rule, tested = gate.choose(sample.texts, vectors, embed, labels=sample.labels, seed=request.seed)
 
     with stages("fitting") as progress:
         fitted = fit(method, train, held_out, request.seed, progress=progress)
@@ -160,7 +159,7 @@ def calibrate_job(
         latents = cross_fitted(fitted, vectors, rng, progress)
         model = model_of(request.seed, fitted, sample, latents, rng, distinct)
         measured = vectors if fitted.weights is None else held_out
-        before, after = (Space.from_vectors(x, rng) for x in (measured, fitted(measured)))
+        before, after = (spread(x, rng) for x in (measured, fitted(measured)))
         labels = None
         if sample.labels is not None:
             model, labels = with_labels(model, fitted, sample.labels, request)
@@ -169,8 +168,8 @@ def calibrate_job(
         **sample.origin,
         method=str(fitted.method),
         asked=request.method,
-        evidence=choice.rule,
-        candidates=[] if choice.labels is None else candidate_facts(choice.labels),
+        evidence=rule,
+        candidates=[] if tested is None else candidate_facts(tested),
         settings=fitted.settings,
         seed=request.seed,
         sentences=len(vectors),

@@ -25,8 +25,6 @@ from isosim.fitting.reference import folds
 from isosim.fitting.scripts import characters, is_unspaced
 from isosim.scoring.out_of_domain import BANDS, CLIP, Combination, DomainTest, Standardization, Statistics
 
-Fit = Callable[[Rows], Callable[[Rows], Doubles]]
-
 # Smallest number of sentences. Of 1,000 sentences, about ten have a p-value below 1 %. With fewer than ten, the value
 # at which a statistic's p-value is 1 % could not be estimated.
 FEWEST = 1000
@@ -199,7 +197,7 @@ def fit(
     return DomainTest(statistics, standardize(held_out, lengths, probed), combination)
 
 
-def cross_fitted(fit: Fit, parts: Sequence[Rows]) -> Doubles:
+def cross_fitted(fit: Callable[[Rows], Callable[[Rows], Doubles]], parts: Sequence[Rows]) -> Doubles:
     """Values of all rows; the values of each part come from a fit to the rows outside the part."""
     everything = np.arange(sum(map(len, parts)))
     return in_order([fit(np.setdiff1d(everything, part))(part) for part in parts], parts)

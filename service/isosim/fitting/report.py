@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from isosim.arrays import Rows
-from isosim.fitting.evidence import LabelTest, RankTest, Space
+from isosim.fitting.evidence import LabelTest, RankTest
 from isosim.fitting.gate import Rule
 from isosim.fitting.probability import Comparison, ProbabilityReport
 from isosim.scoring.method import IDENTITY
@@ -63,8 +63,8 @@ class Report:
     sentences: int  # distinct ones that were used
     fit_sentences: int
     held_out_sentences: int
-    before: Space
-    after: Space
+    before: dict[str, float]  # see `evidence.spread`
+    after: dict[str, float]
     reference: dict[str, Any]
     raw_reference: dict[str, Any]
     repeated: dict[str, Any] | None

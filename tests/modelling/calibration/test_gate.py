@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from isosim.arrays import Vectors
 from isosim.fitting import evidence, gate, recognition
-from isosim.fitting.gate import FLOW_SENTENCES, Choice, Labels, Rule, candidates, choose
+from isosim.fitting.gate import FLOW_SENTENCES, Labels, Rule, candidates
 from isosim.fitting.methods import fit
 from isosim.fitting.report import candidate_facts
 from isosim.scoring.method import IDENTITY, Method
@@ -58,6 +59,16 @@ def by_meaning(texts: list[str]) -> Vectors:
     count = len(texts) // (len(recognition.DISGUISES) + 1)
     own = np.random.default_rng(2).standard_normal((count, DIM))
     return np.concatenate([own, np.repeat(own, len(recognition.DISGUISES), axis=0)]).astype(np.float32)
+
+
+class Choice(NamedTuple):
+    method: Method
+    rule: Rule | None
+    labels: evidence.LabelTest | None
+
+
+def choose(*given: Any, **options: Any) -> Choice:
+    return Choice(*gate.choose(*given, **options))
 
 
 def rule_of(choice: Choice) -> Rule:

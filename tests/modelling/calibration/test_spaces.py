@@ -23,10 +23,10 @@ def test_a_threshold_error_is_finite_and_never_negative(percentiles: npt.NDArray
 
 def test_the_report_of_a_space_tells_a_crowded_one_from_a_spread_one() -> None:
     rng = np.random.default_rng(0)
-    spread = rng.standard_normal((2000, 32)).astype(np.float32)
-    crowded = spread + 5 * np.float32(rng.standard_normal(32))
-    wide, narrow = evidence.Space.from_vectors(spread, rng), evidence.Space.from_vectors(crowded, rng)
-    assert wide.mean_random_cosine < 0.01
-    assert narrow.mean_random_cosine > 0.9
-    assert wide.effective_rank == pytest.approx(32, abs=0.5)
-    assert narrow.effective_rank < 20
+    vectors = rng.standard_normal((2000, 32)).astype(np.float32)
+    crowded = vectors + 5 * np.float32(rng.standard_normal(32))
+    wide, narrow = evidence.spread(vectors, rng), evidence.spread(crowded, rng)
+    assert wide["mean_random_cosine"] < 0.01
+    assert narrow["mean_random_cosine"] > 0.9
+    assert wide["effective_rank"] == pytest.approx(32, abs=0.5)
+    assert narrow["effective_rank"] < 20
