@@ -20,7 +20,7 @@ COMMANDS = {  # name: (module:function, description in the list of commands)
     "worker": ("commands.serving:worker", "Run the jobs of a store: calibrations and matches."),
     "similarity": ("commands.similarity:similarity", "Score sentence pairs."),
     "embed": ("commands.embedding:embed", "Turn sentences into vectors."),
-    "bulk": ("commands.bulk:app", "Embed, score, or find similar pairs in files of any size, on Ray."),
+    "bulk": ("commands.bulk:app", "Embed or score files of any size, on Ray."),
     "inspect": ("commands.files:inspect", "Show what a file is and how a calibration would read it."),
     "calibrate": ("commands.calibration:calibrate", "Fit a calibration to sentences."),
     "label": ("commands.calibration:label", "Learn probabilities from labelled pairs."),

@@ -3,7 +3,7 @@
 import importlib.util
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,12 +14,7 @@ from isosim.encoders.onnx_engine import CUDA
 from isosim.errors import Unavailable
 from isosim.jobs.offline import default_batch_tokens
 from isosim.scoring.calibration import DomainRef
-from isosim.settings import Settings
 from isosim.store.blobs import remote
-
-if TYPE_CHECKING:
-    from isosim.bulk.job import Options, Where
-    from isosim.bulk.run import Summary
 
 app = group("Files of any size: Parquet, CSV, JSON lines, local or s3://, on one machine or a Ray cluster.")
 
@@ -63,11 +58,10 @@ def embed(
     as_json: AsJson = False,
 ) -> None:
     """Compute vectors of a column's texts, as POST /embed does, and write them as Parquet."""
-    settings = bulk_settings(model_store, encoder)
-    options = options_of(
-        settings, device, task="embed", columns=(column,), space=space, normalize=normalize, keep=tuple(keep or ()),
+    carry_out(
+        model_store, encoder, source, output, domain, address, device, as_json=as_json,
+        task="embed", columns=(column,), space=space, normalize=normalize, keep=tuple(keep or ()),
     )  # fmt: skip
-    carry_out(settings, options, source, output, domain, address, as_json=as_json)
 
 
 @app.command("score", epilog=EPILOG)
@@ -88,64 +82,55 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Score pairs of texts, as POST /similarity does."""
-    settings = bulk_settings(model_store, encoder)
-    options = options_of(
-        settings, device, task="score", columns=columns, vectors=vectors, keep=tuple(keep or ()), write=write,
+    carry_out(
+        model_store, encoder, source, output, domain, address, device, as_json=as_json,
+        task="score", columns=columns, vectors=vectors, keep=tuple(keep or ()), write=write,
     )  # fmt: skip
-    carry_out(settings, options, source, output, domain, address, as_json=as_json)
 
 
 def carry_out(
-    settings: Settings, options: "Options", source: str, output: str, domain: str, address: str | None, *, as_json: bool
+    model_store: Path | None,
+    encoder: str | None,
+    source: str,
+    output: str,
+    domain: str,
+    address: str | None,
+    device: str,
+    *,
+    as_json: bool,
+    **given: Any,
 ) -> None:
-    """Runs a job, and prints its summary."""
-    from isosim.bulk.job import prepare  # noqa: PLC0415 - an extra
+    """Runs a job, and prints its summary. `given`: fields of `Options`.
+
+    Raises:
+        Unavailable: packages for files or clusters are missing.
+    """
+    settings = stored(model_store=model_store, encoder=encoder)
+    missing = [name for name in ("pyarrow", "fsspec", "ray") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Unavailable(f"this command needs {', '.join(missing)}: pip install 'isosim[ray]'")
+    import onnxruntime  # noqa: PLC0415 - slow to import, and not needed by every command
+
+    from isosim.bulk.job import Options, Where, prepare  # noqa: PLC0415 - an extra
     from isosim.bulk.run import run  # noqa: PLC0415
 
-    where = where_of(settings, address)
+    gpu = device == "gpu" or (device == "auto" and CUDA in onnxruntime.get_available_providers())
+    options = Options(
+        max_characters=settings.max_characters,
+        device="gpu" if gpu else "cpu",
+        batch_tokens=settings.max_batch_tokens or default_batch_tokens(gpu=gpu),
+        **given,
+    )
+    store = settings.model_store if remote(settings.model_store) else settings.model_store.resolve()
+    where = Where(store, settings.seed_store, address, usable_cores())
     with bar("opening") as report:
         job, rows, calibration = prepare(options, source, output, settings.encoder, DomainRef.parse(domain), where)
         name = f"{job.domain}@{job.version}"
         for notice in calibration.notices:
             remark(f"isosim: {name}: {notice}")
         summary = run(job, rows, output, where, report)
-    say_failed(summary)
+    for reason, count in sorted(summary.failed.items()):
+        remark(f"isosim: {count:,} rows have no result: {reason}")
     facts = asdict(summary) | {"domain": job.domain, "version": job.version, "encoder": job.digest}
     made = f"{summary.computed:,} of them computed in {summary.seconds:,.1f} s"
     answer(facts, f"{output}: {summary.rows:,} rows in {summary.files:,} files, {name}; {made}", as_json=as_json)
-
-
-def bulk_settings(model_store: Path | None, encoder: str | None) -> Settings:
-    """Returns the settings, as `stored` does. Raises Unavailable if packages for files or clusters are missing."""
-    settings = stored(model_store=model_store, encoder=encoder)
-    missing = [name for name in ("pyarrow", "fsspec", "ray") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise Unavailable(f"this command needs {', '.join(missing)}: pip install 'isosim[ray]'")
-    return settings
-
-
-def options_of(settings: Settings, device: str, **given: Any) -> "Options":
-    """The options of a job: those of the command line, and the limits in the settings."""
-    import onnxruntime  # noqa: PLC0415 - slow to import, and not needed by every command
-
-    from isosim.bulk.job import Options  # noqa: PLC0415 - an extra
-
-    gpu = device == "gpu" or (device == "auto" and CUDA in onnxruntime.get_available_providers())
-    return Options(
-        max_characters=settings.max_characters,
-        device="gpu" if gpu else "cpu",
-        batch_tokens=settings.max_batch_tokens or default_batch_tokens(gpu=gpu),
-        **given,
-    )
-
-
-def where_of(settings: Settings, address: str | None) -> "Where":
-    from isosim.bulk.job import Where  # noqa: PLC0415 - an extra
-
-    store = settings.model_store if remote(settings.model_store) else settings.model_store.resolve()
-    return Where(store, settings.seed_store, address, usable_cores())
-
-
-def say_failed(summary: "Summary") -> None:
-    for reason, count in sorted(summary.failed.items()):
-        remark(f"isosim: {count:,} rows have no result: {reason}")
