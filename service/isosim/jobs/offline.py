@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim.arrays import Rows, Vectors
-from isosim.encoders.brought import decoded, fault_of, refuse_texts
+from isosim.encoders.brought import decoded, refuse_texts
 from isosim.encoders.device import GPU_TOKENS
 from isosim.encoders.engines import choose_engine, open_encoder
 from isosim.encoders.remote import (
@@ -27,7 +27,6 @@ from isosim.encoders.spec import Engine
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.texts import PooledVector, Tokens, grouped, rounded_up
 from isosim.encoders.tokenizer import FastTokenizer
-from isosim.errors import InvalidInput
 from isosim.jobs.posted import is_row
 from isosim.jobs.vector_files import NpyFile, rows_at
 
@@ -191,37 +190,21 @@ class OfflineEncoder:
 
 class BroughtItems:
     """A `TextEncoder` for vectors that users computed. Its `texts` are not texts: each is a vector in base64, or the
-    number (from 0) of a row in `file`."""
+    number (from 0) of a row in `file`. All were checked when they were posted (`Intake`)."""
 
     def __init__(self, artifact: EncoderArtifact, file: NpyFile | None = None) -> None:
-        self.dim, self.unit, self.file = artifact.spec.dim, artifact.unit_vectors, file
+        self.dim, self.file = artifact.spec.dim, file
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
-        """The vectors of the items. Raises InvalidInput if an item is not a vector of this encoder."""
         encodings = Encodings.build(len(texts), self.dim)
         encodings.tokens[:] = 0
-        named = [row for row, text in enumerate(texts) if is_row(text)] if self.file is not None else []
+        named = [place for place, text in enumerate(texts) if is_row(text)]
         if self.file is not None:
-            try:
-                encodings.vectors[named] = rows_at(self.file, [int(texts[row]) for row in named])
-            except InvalidInput as error:
-                raise InvalidInput(f"labels: {error}") from None
-        for row in sorted({*range(len(texts))} - {*named}):
-            vector = self._decoded(texts[row])
-            if (why := fault_of(vector, self.dim, unit=self.unit)) is not None:
-                raise InvalidInput(f"labels: a vector {why}")
-            encodings.vectors[row] = vector
+            encodings.vectors[named] = rows_at(self.file, [int(texts[place]) for place in named])
+        for place in sorted({*range(len(texts))} - {*named}):
+            encodings.vectors[place] = decoded(texts[place])
         progress(1.0)
         return encodings
-
-    def _decoded(self, text: str) -> Vectors:
-        """The vector of an item in base64. Raises InvalidInput, which lists the accepted forms, for any other item."""
-        try:
-            return decoded(text)
-        except InvalidInput:
-            rows = "a row's number (from 0), or" if self.file is not None else "it as"
-            there = "" if self.file is not None else "; row numbers are accepted only together with a file of vectors"
-            raise InvalidInput(f"labels: {text[:40]!r} is not a vector: send {rows} base64 of float32{there}") from None
 
 
 def default_batch_tokens(*, gpu: bool) -> int:
