@@ -56,7 +56,7 @@ def learnt(bench: Bench, draws: int = 30) -> Iterator[Row]:
             found = []
             for rng, seen, rest in random_splits(len(gold), count, draws):
                 others, seed = rest[:UNSEEN], int(rng.integers(2**31))
-                labelled = probability.check_pairs(similarity[seen], gold[seen])
+                labelled = probability.LabelledScores.build(similarity[seen], gold[seen])
                 local = probability.within_scores(x[seen], labelled.weights)
                 alone = probability.bending_line(x[seen], labelled.targets, local)(x[others])
                 better = None

@@ -257,19 +257,14 @@ def sample_vectors(
     """Draws a sample of the distinct vectors for the fit, with their texts if there are any.
 
     Raises:
-        InvalidInput: vectors are missing, invalid or too few, texts are missing, or the labels are not usable.
+        InvalidInput: vectors are too few, or the labels are not usable.
     """
     file = posted.vectors
-    if file is None:
-        raise InvalidInput(f"encoder {encoder.id} computes no vectors: send vectors, as .npy or in lines of JSON")
+    assert file is not None  # noqa: S101 - an encoder without a model is posted vectors
     drawn = draw_rows(file, encoder.spec.dim, request.seed, unit=encoder.unit_vectors)
     check_sentences(request.method, encoder.spec.dim, len(drawn.rows), brought=True)
     wanted = set(drawn.rows.tolist())
     text_of = {row: text for row, text in enumerate(posted.texts) if row in wanted}
-    if text_of and len(text_of) < len(wanted):
-        raise InvalidInput(
-            f"{file.name}: {len(file):,} vectors but fewer texts; give one text for each vector, or no texts"
-        )
     texts = [text_of[row] for row in drawn.rows.tolist()] if text_of else None
     labels, origin = readable_labels(posted.labels, encoder, request.kind)
     return Sample(
@@ -399,12 +394,8 @@ def with_labels(
     """The model with probabilities fitted to labelled pairs, and the report on the labels.
 
     If the model has probabilities from earlier labels, the report compares the two (see `probability.compare`).
-
-    Raises:
-        InvalidInput: there are too few pairs, all labels are equal, or the version has no reference.
     """
-    if model.reference is None:
-        raise InvalidInput("labels: the version has no reference distribution, and probabilities need one")
+    assert model.reference is not None  # noqa: S101 - labels of a version without one are refused when they are posted
     similarities = cosine(fitted(labels.left), fitted(labels.right))
     learnt, facts = probability.fit(
         similarities,
@@ -417,7 +408,7 @@ def with_labels(
     )
     better, tried = None, None
     if labels.features is not None and not learnt.graded and learnt.pairs >= pair_map.FEWEST:
-        pairs = probability.check_pairs(similarities, labels.values, labels.weights)
+        pairs = probability.LabelledScores.build(similarities, labels.values, labels.weights)
         x = evidence(model.reference.false_match_rate(pairs.similarities))
         better, tried = pair_map.fit(pairs, x, labels.features, request.seed)
     labelled = replace(model, probability=learnt, pair_map=better)

@@ -16,9 +16,7 @@ from scipy.special import expit, logit
 from scipy.stats import norm
 
 from isosim.arrays import Doubles, Mask
-from isosim.errors import InvalidInput
 from isosim.fitting.recall import TAIL, at_thresholds
-from isosim.jobs.requirements import check_worth
 from isosim.scoring.probability import ProbabilityMap, evidence
 from isosim.scoring.reference import ReferenceDistribution
 
@@ -42,7 +40,7 @@ NEIGHBOURS = 0.2  # `within_scores` compares each pair with this share of all pa
 
 @dataclass(frozen=True)
 class LabelledScores:
-    """Labelled pairs; all arrays are (M,). `low` and `high` are the ends of the labels' scale (see `label_range`).
+    """Labelled pairs; all arrays are (M,). `low` and `high` are the ends of the labels' scale.
 
     `weights` are inverse sampling probabilities, scaled to mean 1. A pair of weight 2 represents twice as many pairs of
     the population as a pair of weight 1.
@@ -55,48 +53,26 @@ class LabelledScores:
     high: float
     graded: bool
 
+    @classmethod
+    def build(
+        cls,
+        similarities: npt.ArrayLike,
+        labels: npt.ArrayLike,
+        weights: npt.ArrayLike | None = None,
+        *,
+        graded: bool = False,
+    ) -> "LabelledScores":
+        """Takes pairs that were checked (`requirements.check_labels`). `graded`: the labels are grades; otherwise 1
+        means a match and 0 no match. The scale is 0 to 1 if all labels lie there, else 0 to 5."""
+        x, y = np.asarray(similarities, np.float64), np.asarray(labels, np.float64)
+        w = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
+        relative = w / w.max()
+        return cls(x, y, relative / relative.mean(), 0.0, 1.0 if (y <= 1).all() else 5.0, graded)
+
     @property
     def targets(self) -> Doubles:
         """Labels on a scale of 0–1. (M,)"""
         return (self.labels - self.low) / (self.high - self.low)
-
-
-def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
-    """Scale of the labels (M,): (0, 1) if all of them lie in this range, else (0, 5)."""
-    return (0.0, 1.0) if (np.asarray(labels) <= 1).all() else (0.0, 5.0)
-
-
-def check_pairs(
-    similarities: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike | None = None, *, graded: bool = False
-) -> LabelledScores:
-    """Checks labelled pairs (M,). `graded`: the labels are grades; otherwise 1 means a match and 0 no match.
-
-    The number of pairs, and the range of the labels and weights, were checked before (`requirements.check_labels`).
-
-    Raises:
-        InvalidInput: all labels are equal, a similarity is not a number, or the weights differ too much (see
-            `checked_weights`).
-        ValueError: a label is neither 0 nor 1, and the labels are no grades.
-    """
-    x, y = np.asarray(similarities, np.float64), np.asarray(labels, np.float64)
-    w = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
-    low, high = label_range(y)
-    if not graded and not np.isin(y, (0, 1)).all():
-        raise ValueError("labels other than 0 and 1 are grades")
-    if (y == y[0]).all():
-        needed = "more than one grade" if graded else "both kinds of label, 0 and 1"
-        raise InvalidInput(f"a probability needs {needed}; all {len(y)} labels are {y[0]:g}")
-    if not np.isfinite(x).all():
-        raise InvalidInput("the similarity of a labelled pair is not a number")
-    return LabelledScores(x, y, checked_weights(w), low, high, graded)
-
-
-def checked_weights(weights: Doubles) -> Doubles:
-    """Weights (M,), scaled to mean 1. Raises InvalidInput if the effective number of pairs is below LEAST_WORTH."""
-    relative = weights / weights.max()
-    check_worth(len(weights), effective(relative))
-    even: Doubles = relative / relative.mean()
-    return even
 
 
 def effective(weights: Doubles) -> float:
@@ -405,11 +381,8 @@ def fit(
         graded: the labels are grades, not 0 and 1.
         rival: a map learnt from earlier labels. The report's `compared` says which of the two predicts these labels
             better; see `compare`.
-
-    Raises:
-        InvalidInput: nothing can be learnt from the pairs; see `check_pairs`.
     """
-    pairs = check_pairs(similarities, labels, weights, graded=graded)
+    pairs = LabelledScores.build(similarities, labels, weights, graded=graded)
     rng = np.random.default_rng(seed)
     rates = reference.false_match_rate(pairs.similarities)
     x = evidence(rates)

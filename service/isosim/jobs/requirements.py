@@ -151,16 +151,13 @@ class LabelSummary:
                 "times the smallest"
             )
         relative = [weight / heaviest for weight in self._weights]
-        check_worth(self.pairs, sum(relative) ** 2 / sum(one**2 for one in relative))
-
-
-def check_worth(pairs: int, worth: float) -> None:
-    """Raises InvalidInput for too few pairs. `worth`: the number of equally weighted pairs that tell as much."""
-    if worth < LEAST_WORTH:
-        raise InvalidInput(
-            f"a few of the {pairs} labelled pairs have most of the weight, so that all of them are worth only "
-            f"{worth:.1f} equally weighted pairs; at least {LEAST_WORTH} are needed: add pairs or use more even weights"
-        )
+        worth = sum(relative) ** 2 / sum(one**2 for one in relative)
+        if worth < LEAST_WORTH:
+            raise InvalidInput(
+                f"a few of the {self.pairs} labelled pairs have most of the weight, so that all of them are worth only "
+                f"{worth:.1f} equally weighted pairs; at least {LEAST_WORTH} are needed: add pairs or use more even "
+                "weights"
+            )
 
 
 def check_labels(labels: Iterable[LabelledPair], kind: str = "matches", *, left_out: str = "") -> None:

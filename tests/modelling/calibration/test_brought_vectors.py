@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import InvalidInput
 from isosim.export.brought import register
 from isosim.fitting.job import calibrate_job
 from isosim.fitting.publication import Fit
@@ -69,11 +68,6 @@ def test_with_texts_the_surface_decides_and_without_the_method_is_identity(
     assert together["evidence"]["recognition"] is None
     assert "rawness" in alone["not_judged"]
     assert "rawness" not in together["not_judged"]
-
-
-def test_fewer_texts_than_vectors_are_refused(ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="1,500 vectors but fewer texts"):
-        calibrated(ours, Posted(TEXTS[:-1], (), vectors), tmp_path)
 
 
 def test_labelled_rows_are_the_labelled_vectors(ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def pairs(*, helpful: bool) -> tuple[probability.LabelledScores, Doubles, Double
     features = np.column_stack([rng.random((COUNT, 2)), rng.random((COUNT, 2)) < 0.3]).astype(np.float64)
     logits = x - 3 - 4 * features[:, 2] * helpful
     labels = (rng.random(COUNT) < 1 / (1 + np.exp(-logits))).astype(np.float64)
-    return probability.check_pairs(np.tanh(x / 9), labels), x, features
+    return probability.LabelledScores.build(np.tanh(x / 9), labels), x, features
 
 
 def test_features_that_help_are_used() -> None:
