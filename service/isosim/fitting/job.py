@@ -261,7 +261,7 @@ def sample_vectors(
     """
     file = posted.vectors
     assert file is not None  # noqa: S101 - an encoder without a model is posted vectors
-    drawn = draw_rows(file, encoder.spec.dim, request.seed, unit=encoder.unit_vectors)
+    drawn = draw_rows(file, request.seed)
     check_sentences(request.method, encoder.spec.dim, len(drawn.rows), brought=True)
     wanted = set(drawn.rows.tolist())
     text_of = {row: text for row, text in enumerate(posted.texts) if row in wanted}

@@ -89,16 +89,14 @@ class DrawnRows:
     sha256: str  # SHA-256 of the drawn vectors' sorted hashes
 
 
-def draw_rows(file: NpyFile, dim: int, seed: int, *, unit: bool, most: int = MOST_SENTENCES) -> DrawnRows:
+def draw_rows(file: NpyFile, seed: int, most: int = MOST_SENTENCES) -> DrawnRows:
     """Draws at most `most` distinct vectors: those with the smallest hashes. Reads the file twice: first for the
-    hashes, then for the drawn vectors. Never holds the whole file in memory.
-
-    Raises:
-        InvalidInput: for the reasons given at `checked_blocks`.
+    hashes, then for the drawn vectors. Never holds the whole file in memory. The vectors were checked when they were
+    posted.
     """
     hashes = np.empty(len(file), np.uint64)
     start = 0
-    for block in checked_blocks(file, dim, unit=unit):
+    for block in file.blocks():
         hashes[start : start + len(block)] = [hash_of(row, seed) for row in block]
         start += len(block)
     ranks, first = np.unique(hashes, return_index=True)

@@ -174,17 +174,17 @@ def test_unit_vectors_rounded_to_bfloat16_are_accepted(tmp_path: Path) -> None:
 
 def test_all_distinct_vectors_are_drawn_in_order_and_of_more_the_same_sample_in_any_order(tmp_path: Path) -> None:
     twice = np.concatenate([VECTORS, VECTORS[:50]])
-    drawn = draw_rows(NpyFile(saved(tmp_path, twice)), DIM, 3, unit=False)
+    drawn = draw_rows(NpyFile(saved(tmp_path, twice)), 3)
     assert drawn.distinct == 500
     assert drawn.rows.tolist() == list(range(500))
     assert np.array_equal(drawn.vectors, VECTORS)
-    some = draw_rows(NpyFile(saved(tmp_path, twice)), DIM, 3, unit=False, most=100)
+    some = draw_rows(NpyFile(saved(tmp_path, twice)), 3, most=100)
     order = RNG.permutation(len(twice))
-    again = draw_rows(NpyFile(saved(tmp_path, twice[order])), DIM, 3, unit=False, most=100)
+    again = draw_rows(NpyFile(saved(tmp_path, twice[order])), 3, most=100)
     assert np.array_equal(some.vectors, again.vectors)
     assert some.sha256 == again.sha256
-    assert drawn.sha256 == draw_rows(NpyFile(saved(tmp_path, twice)), DIM, 4, unit=False).sha256  # of the vectors alone
-    other = draw_rows(NpyFile(saved(tmp_path, twice)), DIM, 4, unit=False, most=100)
+    assert drawn.sha256 == draw_rows(NpyFile(saved(tmp_path, twice)), 4).sha256  # of the vectors alone
+    other = draw_rows(NpyFile(saved(tmp_path, twice)), 4, most=100)
     assert not np.array_equal(some.vectors, other.vectors)
     assert len(draw(map(str, range(500)), 3, most=100).texts) == 100  # as texts are drawn
 
@@ -202,7 +202,7 @@ from pathlib import Path
 from isosim.jobs.vector_files import NpyFile, draw_rows
 file = NpyFile(Path(sys.argv[1]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-draw_rows(file, file.dim, 0, unit=False, most=1000)
+draw_rows(file, 0, most=1000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
