@@ -169,6 +169,22 @@ def test_two_nodes_write_the_files_of_one_engine_into_object_storage(
     assert contents("s3://bulk/out") == contents(tmp_path / "alone")
 
 
+def test_pairs_in_object_storage_are_searched_again_without_ray(
+    tmp_path: Path, bulk_store: Path, texts_file: Path, run_bulk: Callable[..., Process], two_nodes: str
+) -> None:
+    opened("s3://bulk").write("texts/texts.parquet", texts_file.read_bytes())
+    words = ["pairs", "s3://bulk/texts/*.parquet", "--vectors", "s3://bulk/vectors", "--write", "csv"]
+    log = tmp_path / "log.txt"
+    assert run_bulk(*words, "s3://bulk/found", "--fmr", "1e-4", "--address", two_nodes).wait(300) == 0, log.read_text()
+    assert "extrapolated, as" in log.read_text()
+    again = ["s3://bulk/more", "--fmr", "1e-2", "--address", "127.0.0.1:1"]
+    assert run_bulk(*words, *again).wait(300) == 0, log.read_text()
+    pairs = [len(contents(f"s3://bulk/{name}")["part-000000.csv"].splitlines()) - 1 for name in ("found", "more")]
+    assert pairs[0] < pairs[1] == json.loads(opened("s3://bulk/more").read("_SUCCESS")[0])["pairs"]
+    assert run_bulk(*words, "s3://bulk/found", "--fmr", "1e-3").wait(300) == 1
+    assert "target: {'fmr': 0.0001" in log.read_text()
+
+
 def test_a_worker_that_sees_another_folder_ends_the_command(
     tmp_path: Path, bulk_store: Path, texts_file: Path, two_nodes: str
 ) -> None:

@@ -63,6 +63,10 @@ class Input:
         if held:
             yield pa.Table.from_batches(held)
 
+    def table(self) -> pa.Table:
+        with reading(self.address):
+            return self.dataset.to_table()
+
     def count(self) -> int:
         """The number of rows."""
         with reading(self.address):

@@ -81,11 +81,11 @@ class Job:
         """Name of a block's file."""
         return f"part-{block:06}.{self.options.write}"
 
-    def provenance(self) -> dict[str, str]:
+    def provenance(self, **more: str) -> dict[str, str]:
         """Facts written into every Parquet file."""
         space = self.options.space if self.options.task == "embed" else ""
         facts = {"task": self.options.task, "domain": self.domain, "version": str(self.version)}
-        facts |= {"method": self.method, "encoder": self.digest, "space": space}
+        facts |= {"method": self.method, "encoder": self.digest, "space": space, **more}
         return {f"isosim.{name}": value for name, value in facts.items()}
 
 

@@ -1,4 +1,4 @@
-"""`isosim bulk`: embed or score files of any size, on Ray."""
+"""`isosim bulk`: embed, score, or find similar pairs in files of any size, on Ray."""
 
 import importlib.util
 from dataclasses import asdict
@@ -13,6 +13,7 @@ from isosim.encoders.device import usable_cores
 from isosim.encoders.onnx_engine import CUDA
 from isosim.errors import Unavailable
 from isosim.jobs.offline import default_batch_tokens
+from isosim.scoring.advice import Target
 from isosim.scoring.calibration import DomainRef
 from isosim.store.blobs import remote
 
@@ -86,6 +87,60 @@ def score(
         model_store, encoder, source, output, domain, address, device, as_json=as_json,
         task="score", columns=columns, vectors=vectors, keep=tuple(keep or ()), write=write,
     )  # fmt: skip
+
+
+@app.command("pairs", epilog=EPILOG)
+def pairs(
+    source: Input,
+    output: Output,
+    fmr: Annotated[float | None, typer.Option(help="share of the domain's random pairs that may match")] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(help="instead of --fmr: share of the found pairs that should be true matches; needs labels"),
+    ] = None,
+    column: Column = "text",
+    domain: Domain = "default",
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            help="folder for the vectors, to search again with another --fmr or --precision; default: OUTPUT/_vectors"
+        ),
+    ] = None,
+    keep: Keep = None,
+    write: Write = "parquet",
+    address: Address = None,
+    device: Device = "auto",
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find near-duplicates: pairs of rows at or above the threshold for a false-match rate or a precision. Each pair is
+    written once, with similarity and percentile.
+
+    Rows are numbered from 0 over the whole input. The Ray cluster computes the vectors; the search runs on this
+    machine.
+    """
+    settings = bulk_settings(model_store, encoder)
+    from isosim.bulk.job import prepare  # noqa: PLC0415 - an extra
+    from isosim.bulk.pairs import PairSearch, begin, find  # noqa: PLC0415
+    from isosim.bulk.run import run  # noqa: PLC0415
+
+    search = PairSearch(Target(fmr=fmr, precision=precision), write)
+    options = options_of(
+        settings, device, task="embed", columns=(column,), space="raw", normalize=False, keep=tuple(keep or ()),
+    )  # fmt: skip
+    between, where = vectors or f"{output.rstrip('/')}/_vectors", where_of(settings, address)
+    with bar("opening") as report:
+        job, rows, calibration = prepare(options, source, between, settings.encoder, DomainRef.parse(domain), where)
+        advice = begin(output, job, calibration, search)
+        summary = run(job, rows, between, where, report)
+        found = find(output, between, job, calibration, search, advice, report)
+    say_failed(summary)
+    facts = asdict(found) | search.target.facts | {"domain": job.domain, "version": job.version}
+    text = f"similarity ≥ {found.threshold:.4f}: {found.pairs:,} pairs of {found.rows:,} rows"
+    if found.extrapolated:
+        text += f"\n  extrapolated, as {found.reference_pairs:,} random pairs are too few to measure this rate"
+    answer(facts, f"{output}: {job.domain}@{job.version}, {text}", as_json=as_json)
 
 
 def carry_out(

@@ -75,7 +75,7 @@ def find(
     pairs = rows * (rows - 1) // 2 if b is None else rows * columns
     wanted = min(most, -(-per_text * rows // 2) if b is None else per_text * rows)
     best, histogram, compared = Best(wanted, most), np.zeros(BINS, np.int64), 0
-    for row, column, block in blocks(a, b):
+    for row, column, block in blocks(a, b, 0, rows):
         for start in range(0, len(block), STRIPE):
             stripe = block[start : start + STRIPE]
             histogram += counted(stripe)
@@ -100,16 +100,26 @@ def find(
     return Candidates(left[chosen], right[chosen], similarity[:kept], floor, pairs, histogram)
 
 
-def blocks(a: Vectors, b: Vectors | None) -> Iterator[tuple[int, int, Scores]]:
-    """Yields the first row, the first column and the scores (R, C) of blocks of `a` with `b`.
+def pairs_above(unit: Vectors, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
+    """Yields arrays i, j: j is one of the rows start … stop − 1 of `unit` (N, D), i < j, their cosine exceeds `radius`.
+
+    The cosines may differ in the last digits from those of single pairs: search with a lower radius (MARGIN).
+    """
+    for row, column, block in blocks(unit, None, start, stop):
+        at = np.flatnonzero(block > radius)
+        yield at % block.shape[1] + column, at // block.shape[1] + row
+
+
+def blocks(a: Vectors, b: Vectors | None, start: int, stop: int) -> Iterator[tuple[int, int, Scores]]:
+    """Yields the first row, the first column and the scores (R, C) of rows start … stop − 1 of `a` with all of `b`.
 
     Without `b`, of each row with the earlier rows; blocks that reach other pairs have EXCLUDED there. A block is valid
     until the next one.
     """
     space = np.empty(ROWS * COLUMNS, np.float32)
     others = a if b is None else b
-    for row in range(0, len(a), ROWS):
-        end = min(row + ROWS, len(a))
+    for row in range(start, stop, ROWS):
+        end = min(row + ROWS, stop)
         last = end - 1 if b is None else len(others)
         for column in range(0, last, COLUMNS):
             right = min(column + COLUMNS, last)

@@ -142,7 +142,7 @@ def answer(queries: Vectors, gallery: Vectors, truth: Integers, *, confidence: f
     """
     best = np.zeros(len(queries), np.int32)
     similarity = np.full(len(queries), -2, np.float32)
-    for row, column, block in blocks(queries, gallery):
+    for row, column, block in blocks(queries, gallery, 0, len(queries)):
         at = block.argmax(1)
         score = block[np.arange(len(block)), at]
         part = slice(row, row + len(block))

@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 
 from isosim.arrays import Vectors
 from isosim.matching import candidates
-from isosim.matching.candidates import MARGIN, find
+from isosim.matching.candidates import MARGIN, find, pairs_above
 from isosim.scoring.similarity import cosine, normalized
 
 
@@ -80,6 +80,16 @@ def test_progress_rises_to_the_whole() -> None:
     told: list[float] = []
     find(unit(np.random.default_rng(0), 1500), report=told.append)
     assert told == sorted(told) and told[-1] == 1 and len(told) == 3
+
+
+def test_pairs_above_a_radius_are_found_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "COLUMNS", 100)
+    vectors = unit(np.random.default_rng(0), 700)
+    scores = vectors @ vectors.T
+    for start, stop in ((0, 300), (300, 700)):
+        found = [pair for i, j in pairs_above(vectors, start, stop, 0.5) for pair in zip(i, j, strict=True)]
+        assert set(found) == {(i, j) for j in range(start, stop) for i in np.flatnonzero(scores[j, :j] > 0.5)}
+        assert len(found) == len(set(found)) > 1000
 
 
 def test_texts_that_the_encoder_cannot_tell_apart_leave_room_for_the_others() -> None:
