@@ -184,8 +184,8 @@ REFUSALS: dict[str, tuple[Values, str]] = {
         "networkPolicy.bucket.peers is required",
     ),
     "a backup into one file": (
-        merged(IMAGE, KEYS, OWN_REDIS, {"backup": {"schedule": "15 3 * * *", "destination": "s3://backups/all.tar"}}),
-        "destination",
+        merged(IMAGE, KEYS, OWN_REDIS, {"backup": {"schedule": "15 3 * * *", "destination": "/backups/all.tar"}}),
+        "backup.destination must end with a slash",
     ),
     "a test's key where requests need none": (
         merged(IMAGE, ANYBODY, OWN_REDIS, {"access": {"testKeySecret": {"name": "key"}}}), "requests need no key",
