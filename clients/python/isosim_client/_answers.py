@@ -1,16 +1,19 @@
 """The server's answers as frozen dataclasses. Fields are named as in the JSON.
 
-A field that may be missing in an answer has a default. For example, older servers do not send all fields.
+The classes that an `Answer` is a base of are also the server's own: it makes its answers of them, and describes them in
+its OpenAPI document by these docstrings. A field that may be missing in an answer has a default.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = [
+    "BestPair",
     "Checked",
     "Detail",
     "Domain",
     "Drift",
+    "Histogram",
     "Job",
     "Judged",
     "Match",
@@ -30,6 +33,18 @@ __all__ = [
     "Version",
     "VersionSummary",
 ]
+
+
+Interval = tuple[float, ...]  # lower and upper end, at 95 %
+
+
+class Answer:
+    """Configuration for pydantic, which the server uses, and which need not be installed with the client."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "use_attribute_docstrings": True,
+        "json_schema_serialization_defaults_required": True,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +133,23 @@ class Ranked:
     false_hit_rate: float | None = None
 
 
-class Ending:
-    """What a job's status says."""
+@dataclass(frozen=True, kw_only=True)
+class JobFacts(Answer):
+    """What calibrations and matches have in common. Times are ISO 8601, UTC."""
 
     job: str
     status: str
+    """queued, running, publishing, succeeded, failed or cancelled"""
+    stage: str = ""
+    progress: float = 0.0
+    """share that is done, 0-1"""
+    created: str = ""
+    started: str | None = None
+    finished: str | None = None
+    error: str | None = None
+    notices: tuple[str, ...] = ()
+    encoder: str = ""
+    """digest of the encoder that the job is for"""
 
     @property
     def id(self) -> str:
@@ -139,69 +166,76 @@ class Ending:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(Ending):
-    """The state of a calibration. Times are ISO 8601, UTC.
+class Job(JobFacts):
+    """The state of a calibration, or of labels that are added to a version.
 
-    `calibrate` and `add_labels` return only the id, domain and status; the other fields then have their defaults.
+    The answer to a post has only the id, the domain and the status.
     """
 
-    job: str  # id
     domain: str
-    status: str  # queued, running, publishing, succeeded, failed or cancelled
-    stage: str = ""
-    progress: float = 0.0  # share that is done, 0-1
     attempt: int = 0
-    method: str = ""  # requested method; the report states the method that was chosen
+    method: str = ""
+    """requested method; the report states the method that was chosen"""
     promote: str = ""
     seed: int = 0
-    sentences: int = 0  # number of posted sentences, including duplicates
-    labels: int = 0  # number of posted labelled pairs
-    base: int | None = None  # version to which `add_labels` adds labels; None for other jobs
-    encoder: str = ""  # digest of the encoder that the calibration is for
-    created: str = ""
-    started: str | None = None
-    finished: str | None = None
-    version: int | None = None  # version that the job made
-    promoted: bool | None = None  # whether `version` became champion
+    sentences: int = 0
+    """number of posted sentences, including duplicates"""
+    labels: int = 0
+    """number of posted labelled pairs"""
+    base: int | None = None
+    """version to which the posted labels are added; null for other jobs"""
+    version: int | None = None
+    """version that the job made"""
+    promoted: bool | None = None
+    """whether `version` became champion"""
     report: dict[str, Any] | None = None
-    error: str | None = None
-    notices: tuple[str, ...] = ()
+    """null until the job succeeds, and in lists of jobs"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchAnswer:
-    """How many pairs of a match reach a target, and what they are worth. Intervals: 95 %, None without judged pairs."""
+class MatchAnswer(Answer):
+    """How many pairs of a match reach a target, and what that is worth. Intervals: 95 %."""
 
-    similarity: float  # the threshold
-    passing: int  # pairs of different texts that reach it
-    matched_rows: tuple[int, ...] = ()  # rows of each file in such a pair, or, in one file, with another row's text
-    judged: int = 0  # judged pairs of the match
-    others_passing: int = 0  # judged pairs of different meaning that pass
-    matches_missed: int = 0  # judged matches that do not pass
+    similarity: float
+    """threshold: the lowest similarity of the pairs that pass"""
+    passing: int
+    """number of pairs that pass, of different texts"""
+    matched_rows: tuple[int, ...] = ()
+    """number of rows of each file in a pair that passes, or, in one file, with the text of another row"""
+    judged: int = 0
+    """number of judged pairs of this match; the figures below are null without any"""
+    others_passing: int = 0
+    """judged pairs of different meaning that pass"""
+    matches_missed: int = 0
+    """judged matches that do not pass"""
     precision: float | None = None
-    precision_interval: tuple[float, float] | None = None
-    expected_false: float | None = None  # pairs that pass and are expected to be no match
-    expected_false_interval: tuple[float, float] | None = None
-    recall: float | None = None  # share of the matches above the floor that pass
-    recall_interval: tuple[float, float] | None = None
-    more_labels: int | None = (
-        None  # judgements that intervals of width 0.2 (precision) and 0.3 (recall) still need, about
-    )
+    precision_interval: Interval | None = None
+    expected_false: float | None = None
+    """pairs that pass and are expected to be no match"""
+    expected_false_interval: Interval | None = None
+    recall: float | None = None
+    """share of the matches above the floor that pass"""
+    recall_interval: Interval | None = None
+    more_labels: int | None = None
+    """about how many more judgements make the intervals 0.2 (precision) and 0.3 (recall) wide"""
     notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Histogram:
-    """Numbers of pairs of a match by similarity: each number counts the pairs between two successive edges."""
+class Histogram(Answer):
+    """Numbers of pairs by similarity: number i of a list counts the pairs between edges i and i + 1."""
 
     edges: tuple[float, ...]
     compared: tuple[int, ...]
-    matches: tuple[int, ...] = ()  # judged pairs that are matches
-    others: tuple[int, ...] = ()  # judged pairs of different meaning
+    """pairs that were compared"""
+    matches: tuple[int, ...] = ()
+    """judged pairs that are matches"""
+    others: tuple[int, ...] = ()
+    """judged pairs of different meaning"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestPair:
+class BestPair(Answer):
     """Two rows of a match that still runs, with the first 300 characters of their texts."""
 
     row_a: int
@@ -211,43 +245,46 @@ class BestPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Match(Ending):
-    """The state of a match. Times are ISO 8601, UTC.
+class Match(JobFacts):
+    """The state of a match. The answer to a post has only the id, the status and `seconds`.
 
-    `start_match` returns only the id, the status and `seconds`; the other fields then have their defaults. Those from
-    `scale` on are None until the match has succeeded.
+    The fields from `scale` on are null until the match has succeeded, and in lists of matches.
     """
 
-    job: str  # id
-    status: str  # queued, running, publishing, succeeded, failed or cancelled
-    stage: str = ""
-    progress: float = 0.0  # share that is done, 0-1
-    seconds: float | None = None  # rough estimate of the run time
-    created: str = ""
-    started: str | None = None
-    finished: str | None = None
-    error: str | None = None
-    notices: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()  # names of the files, if they were posted with names
-    rows: tuple[int, ...] = ()  # rows with a text, of each file
-    columns: tuple[tuple[str, ...], ...] = ()  # other columns of each file
-    encoder: str = ""  # digest
-    best: tuple[BestPair, ...] | None = None  # while it runs: the most similar pairs so far
-    scale: dict[str, Any] | None = None  # domain, version and method; no domain if the scale belongs to the match
-    distinct: tuple[int, ...] | None = None  # different texts of each file
-    copies: tuple[int, ...] | None = None  # rows of each file that repeat an earlier text
-    candidates: int | None = None  # number of pairs that were kept
-    floor: float | None = None  # all pairs of at least this similarity were kept
-    pairs: int | None = None  # number of pairs that were compared
+    seconds: float | None = None
+    """rough estimate of the run time, on two cores of a CPU"""
+    files: tuple[str, ...] = ()
+    """names of the files; empty if they were posted without names"""
+    rows: tuple[int, ...] = ()
+    """number of rows with a text, of each file"""
+    columns: tuple[tuple[str, ...], ...] = ()
+    """other columns of each file, which the result repeats"""
+    scale: dict[str, Any] | None = None
+    """domain, version and method; no domain if the scale was fitted to the posted texts and belongs to this match"""
+    distinct: tuple[int, ...] | None = None
+    """number of different texts of each file"""
+    copies: tuple[int, ...] | None = None
+    """rows of each file that repeat an earlier text"""
+    candidates: int | None = None
+    """number of pairs that were kept, the most similar ones"""
+    floor: float | None = None
+    """all pairs of at least this similarity are candidates"""
+    pairs: int | None = None
+    """number of pairs that were compared"""
+    best: tuple[BestPair, ...] | None = None
+    """while the job runs: the most similar pairs of the texts that are embedded so far, by the encoder's own
+    similarity"""
     judged: int | None = None
-    until: str | None = None  # when all of it is removed, unless it is used again
+    until: str | None = None
+    """when texts, pairs and judgements are removed, unless used again"""
     answer: MatchAnswer | None = None
     histogram: Histogram | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairToJudge:
-    pair: int  # number of the pair
+class PairToJudge(Answer):
+    pair: int
+    """number of the pair, to be sent with its label"""
     similarity: float
     row_a: int
     row_b: int
@@ -256,34 +293,39 @@ class PairToJudge:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairsToJudge:
+class PairsToJudge(Answer):
     pairs: tuple[PairToJudge, ...]
     judged: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class Judged(Answer):
     """Judgements on a match."""
 
     judged: int
-    matches: int  # how many of them are matches
-    unknown: int = 0  # labels whose texts are no candidates, and were left out
+    matches: int
+    """how many of them are matches"""
+    unknown: int = 0
+    """posted labels whose texts are no candidates, and were left out"""
     until: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOutcome:
+class SearchOutcome(Answer):
     """What searches with known answers give at a threshold. Intervals: 95 %."""
 
-    similarity: float  # the threshold
-    wrong: float  # share of the queries whose hit is wrong
-    wrong_interval: tuple[float, float]
-    found: float | None = None  # share of the queries with a match that find it; None if none has one
-    found_interval: tuple[float, float] = (0.0, 1.0)
+    similarity: float
+    """the threshold"""
+    wrong: float
+    """share of the queries whose hit is wrong"""
+    wrong_interval: Interval
+    found: float | None = None
+    """share of the queries with a match that find it; null: none has one"""
+    found_interval: Interval = (0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class Checked(Answer):
     """Searches with known answers, at each threshold."""
 
     domain: str
@@ -291,125 +333,160 @@ class Checked:
     queries: int
     with_match: int
     gallery: int
-    threshold: SearchOutcome | None = None  # the lowest with the false hit rate; None if there is none
-    promised: SearchOutcome | None = None  # at the threshold that the domain gives for this rate and gallery
-    queries_needed: int = 0  # with which the interval of `wrong` would be 0.01 wide
-    notices: tuple[str, ...] = ()  # why nothing is promised
-    table: tuple[SearchOutcome, ...] = ()  # from the strictest threshold to the loosest
+    threshold: SearchOutcome | None = None
+    """the lowest threshold with this false hit rate, if there is one"""
+    promised: SearchOutcome | None = None
+    """what the threshold gives that GET /domains/{domain}/threshold names for this rate and gallery"""
+    queries_needed: int = 0
+    """number of queries with which the interval of `wrong` would be 0.01 wide"""
+    notices: tuple[str, ...] = ()
+    """why nothing is promised"""
+    table: tuple[SearchOutcome, ...] = ()
+    """from the strictest threshold to the loosest"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class VersionSummary:
+class VersionSummary(Answer):
     """A version of a domain."""
 
     version: int
     method: str
-    encoder: str  # digest of the version's encoder
+    encoder: str
+    """digest of the version's encoder"""
     created: str = ""
     sentences: int | None = None
-    servable: bool = True  # False if this server runs another encoder, or if `damaged` is True
-    damaged: bool = False  # whether the version's files were damaged when this server last loaded them
+    servable: bool = True
+    """whether this server runs the encoder that the version was made for, and knows of no damage to its files"""
+    damaged: bool = False
+    """whether this server failed to load the version's files when it last tried: when a request used the version, or
+    when it was promoted"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Version(VersionSummary):
-    """A version's provenance and report. `files` maps the name of each file to its SHA-256."""
+    """A version's provenance and report."""
 
     domain: str
+    origin: dict[str, Any] | None = None
+    """where an imported version was made: domain, version, release, and when it was imported"""
     files: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each file, by name"""
     report: dict[str, Any] = field(default_factory=dict)
-    origin: dict[str, Any] | None = None  # of an imported version: original domain, version, release
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drift:
-    """Compares recently scored texts and pairs with the text that the champion was fitted to."""
+class Drift(Answer):
+    """Recently scored texts and pairs, compared with the text that the champion was fitted to."""
 
     texts: int = 0
     pairs: int = 0
-    out_of_domain: float | None = None  # share of texts flagged as out of domain; about 0.01 for the domain's own text
-    # A text's distance shows how unusual the text is for the domain. The distance is log ‖z‖², where z is the text's
-    # whitened vector. Distances are standardized: the domain's own texts of the same length have mean 0 and standard
-    # deviation 1.
-    distance_mean: float | None = None  # mean distance of recent texts; 0 is normal
-    distance_spread: float | None = None  # standard deviation of the distances of recent texts; 1 is normal
-    # Population stability index (PSI). It compares recent similarities with the first similarities that the version
-    # computed. Above 0.25, the similarities have shifted.
+    out_of_domain: float | None = None
+    """share of texts flagged as `out_of_domain`; about 0.01 for the domain's own text"""
+    distance_mean: float | None = None
+    """mean of log ‖z‖² over recent texts; z is a text's whitened vector. log ‖z‖² is standardized: over the domain's
+    own texts of the same length, its mean is 0 and its standard deviation is 1"""
+    distance_spread: float | None = None
+    """standard deviation of the standardized log ‖z‖² over recent texts; 1 for the domain's own text"""
     stability_index: float | None = None
+    """population stability index of recent similarities, compared with the first similarities that the champion gave;
+    above 0.25, the similarities have shifted"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Domain:
-    """A domain: its champion and previous version, thresholds, versions and drift.
-
-    If the domain `default` has no champion, `champion` is 0: texts of `default` are scored without a calibration.
-    """
+class Domain(Answer):
+    """A domain: its champion and previous version, thresholds, versions and drift."""
 
     domain: str
     champion: int | None = None
+    """0 for the domain `default` without a version: its texts are scored without a calibration"""
     previous: int | None = None
-    # Number of changes of the domain. None if the server cannot read the domain's record.
     revision: int | None = None
-    thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
+    """number of changes of the domain's champion, previous version and thresholds; null if it cannot be read"""
+    thresholds: dict[str, dict[str, float]] = field(default_factory=dict)
+    """saved targets by name; GET /domains/{domain}/thresholds gives each target's threshold"""
     versions: tuple[VersionSummary, ...] = ()
-    unreadable: tuple[str, ...] = ()  # messages about files of the domain that the server cannot read
-    drift: Drift | None = None  # None until texts of the domain are scored
+    unreadable: tuple[str, ...] = ()
+    """errors of the domain's record; empty if it can be read. A champion in memory answers all the same"""
+    drift: Drift | None = None
+    """null until texts of the domain are scored"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threshold:
-    """The smallest similarity at which pairs match, for a requested false-match rate, false hit rate or precision."""
+class Threshold(Answer):
+    """The similarity at or above which pairs match, for a wanted false-match rate, false-hit rate or precision."""
+
+    # Figures that the target does not have are left out.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"use_attribute_docstrings": True}
 
     domain: str
     version: int
-    similarity: float
-    interval: tuple[float, float] | None = None  # 95 % interval, from a bootstrap over sentences or labelled pairs
-    # Number of pairs from which `similarity` was computed: random pairs for a false-match rate, labelled pairs for a
-    # precision, pairs of a query and an entry for a false hit rate.
-    pairs: int | None = None
-    # True if `similarity` is extrapolated. For a false-match rate: fewer than 10 random pairs match, or fewer than 10
-    # do not match. For a false hit rate: false hits were counted only in searches among fewer entries than `gallery`,
-    # or only at higher or only at lower values of `false_match_rate`.
-    extrapolated: bool = False
-    target: dict[str, float] = field(default_factory=dict)  # the target that was requested
+    target: dict[str, float] = field(default_factory=dict)
     space: str = "calibrated"
-    false_match_rate: float | None = None  # share of random pairs that reach the threshold
-    recall: float | None = None  # for a precision target: share of true matches that reach the threshold
-    recall_interval: tuple[float, float] | None = None  # 95 % interval of `recall`
-    precision_interval: tuple[float, float] | None = None  # 95 % interval of the precision at `similarity`
-    unit: str | None = None  # unit of `distance`, if the request named one
-    distance: float | None = None  # `similarity` converted to `unit`
-    distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
+    similarity: float
+    interval: Interval | None = None
+    """95 % interval of the similarity, from a bootstrap over sentences or labelled pairs"""
+    unit: str | None = None
+    """unit of the distance, if the request named one"""
+    distance: float | None = None
+    """the threshold as a distance in `unit`"""
+    distance_interval: Interval | None = None
+    """95 % interval of the distance"""
+    pairs: int | None = None
+    """number of pairs that the threshold was computed from: random pairs for fmr, labelled pairs for precision,
+    comparisons in searches for false_hit_rate"""
+    extrapolated: bool = False
+    """true if the similarity is extrapolated. With fmr: fmr or 1 - fmr is below 10 / `pairs` (with 10,000 pairs: below
+    0.001). With false_hit_rate: false hits were counted only in searches among fewer entries than `gallery`, or only at
+    false-match rates that are all higher or all lower than `false_match_rate`"""
+    false_match_rate: float | None = None
+    """share of random pairs that reach this threshold. The share of false matches among the pairs found is a different
+    number: 1 - precision"""
+    recall: float | None = None
+    """with precision: share of true matches that reach the threshold"""
+    recall_interval: Interval | None = None
+    """95 % interval of the recall"""
+    precision_interval: Interval | None = None
+    """with precision: 95 % interval of the precision at this similarity; target.precision is the estimate. The interval
+    is not symmetric. It is wide if few labelled pairs reach the similarity"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SavedThreshold:
-    """A saved target, and the similarity at which the current version reaches it."""
+class SavedThreshold(Answer):
+    """A saved target, and its similarity threshold for the version that the domain uses."""
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    similarity: float | None = None  # pairs with at least this similarity match; if None, see `notice`
-    interval: tuple[float, float] | None = None  # 95 % interval of `similarity`; None if `similarity` is None
-    extrapolated: bool | None = None  # as `Threshold.extrapolated`; None if the version cannot reach the target
-    notice: str | None = None  # the reason if `similarity` is None; otherwise None
+    similarity: float | None = None
+    """lowest similarity that counts as a match; null if the version cannot reach the target"""
+    interval: Interval | None = None
+    """95 % interval of the similarity; null if the similarity is null"""
+    extrapolated: bool | None = None
+    """as in GET /domains/{domain}/threshold; null if the version cannot reach the target"""
+    notice: str | None = None
+    """why similarity is null; else null"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
+class Thresholds(Answer):
     """The saved thresholds of a domain."""
 
     domain: str
-    version: int  # version for which the similarities are computed
-    revision: int  # number of changes of the domain's champion, previous version and thresholds
-    thresholds: tuple[SavedThreshold, ...] = ()  # sorted by name
+    version: int
+    """version for which the similarities are computed"""
+    revision: int
+    """number of changes of the domain's champion, previous version and thresholds"""
+    thresholds: tuple[SavedThreshold, ...] = ()
+    """sorted by name"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SavedTarget:
+class SavedTarget(Answer):
     """A target that was saved under a name."""
 
     domain: str
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    revision: int  # the domain's revision after the change
-    notice: str | None = None  # the reason if the current version cannot reach the target; otherwise None
+    revision: int
+    """revision of the domain after the change"""
+    notice: str | None = None
+    """why the version in use cannot reach the target; else null"""

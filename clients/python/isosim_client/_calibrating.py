@@ -65,10 +65,8 @@ def calibrate(
         The accepted job, which runs in the background; `wait` returns its final state.
 
     Raises:
-        EmptyInput, InvalidInput: no text, too few sentences, a table without `column`, or an invalid line, which
-            the message names.
-        TooLarge: more bytes than the server accepts. Conflict: the idempotency key was used with other content.
-        Unavailable: no worker runs jobs on this server. Overloaded: too many jobs are waiting.
+        Conflict: the idempotency key was used with other content. Overloaded: too many jobs are waiting.
+        Unavailable: no worker runs jobs on this server.
         OSError, UnicodeDecodeError: the file cannot be read.
     """
 
@@ -101,9 +99,7 @@ def add_labels(
         idempotency_key: as for `calibrate`.
 
     Raises:
-        InvalidInput: too few pairs, or all of them have the same label. NotFound: no such domain.
-        Conflict: the domain has no random pairs yet (calibrate it from text first), or its champion has changed
-            since `seen`.
+        Conflict: the domain has no random pairs yet; calibrate it from text first.
     """
 
 

@@ -74,7 +74,10 @@ class Client(Methods):
         sleep: function that waits between attempts; tests replace it.
 
     If a request fails, the method raises an IsosimError; `help(isosim_client.errors)` lists its subclasses. If the
-    failure may be temporary, the method first retries the request.
+    failure may be temporary, the method first retries the request. Methods name in their documentation only what they
+    raise beside the usual: NotFound for an unknown domain, version, threshold or job; EmptyInput, InvalidInput and
+    TooLarge for arguments that the server refuses; Conflict for a domain that has changed since `seen`, or a version of
+    another encoder; Overloaded after all retries.
     """
 
     def __init__(

@@ -23,20 +23,12 @@ def domains(*, after: str = "", contains: str = "") -> tuple[Domain, ...]:
 
 @request("GET", "domains/{name}")
 def domain(name: str) -> Domain:
-    """One domain: its champion and previous version, all versions, and drift.
-
-    Raises:
-        NotFound: no such domain.
-    """
+    """One domain: its champion and previous version, all versions, and drift."""
 
 
 @request("GET", "domains/{domain}/versions/{version}")
 def version(domain: str, version: int) -> Version:
-    """A version: where it comes from, its files and its report.
-
-    Raises:
-        NotFound: no such version.
-    """
+    """A version: where it comes from, its files and its report."""
 
 
 @request("GET", "domains/{domain}/threshold")
@@ -64,19 +56,14 @@ def threshold(
             `l2`, `l2_squared` or `inner_product`.
 
     Raises:
-        InvalidInput: no target, several targets, or a target that is out of range. NotFound: no such domain.
         Conflict: the version has no random pairs (needed for `fmr`), no labels (for `precision`), or no counts of
-            false hits (for `false_hit_rate`). Versions of earlier releases have no counts of false hits.
+            false hits (for `false_hit_rate`).
     """
 
 
 @request("GET", "domains/{domain}/thresholds")
 def thresholds(domain: str) -> Thresholds:
-    """The saved thresholds of a domain, with their similarities for the domain's current version.
-
-    Raises:
-        NotFound: no such domain.
-    """
+    """The saved thresholds of a domain, with their similarities for the domain's current version."""
 
 
 @request("PUT", "domains/{domain}/thresholds/{name}")
@@ -104,11 +91,6 @@ def save_threshold(
 
     Returns:
         The saved target. If the current version cannot reach the target, `notice` says why.
-
-    Raises:
-        InvalidInput: no target, several targets, or a target that is out of range.
-        NotFound: no such domain, or the domain has no version.
-        Conflict: the domain has changed since `seen`.
     """
 
 
@@ -120,9 +102,6 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> N
         domain: the domain's name, without a version.
         name: the name of the saved threshold.
         seen: as for `save_threshold`.
-
-    Raises:
-        NotFound: no such domain or threshold. Conflict: the domain has changed since `seen`.
     """
 
 
@@ -139,10 +118,8 @@ def promote(domain: str, version: int, *, without: Iterable[str] = (), seen: Dom
             the client reads the domain and uses the result as `seen`.
 
     Raises:
-        NotFound: no such version.
-        Conflict: the domain has changed since `seen`, the version belongs to another encoder, or it makes saved
-            thresholds unreachable that `without` does not name.
-        Unavailable: the version's files do not match their manifest.
+        Conflict: the version belongs to another encoder, or it makes saved thresholds unreachable that `without` does
+            not name. Unavailable: the version's files do not match their manifest.
     """
 
 
@@ -156,7 +133,7 @@ def rollback(domain: str, *, without: Iterable[str] = (), seen: Domain | None = 
         seen: as for `promote`.
 
     Raises:
-        NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
+        Conflict: the domain has no previous version.
     """
 
 
@@ -168,7 +145,7 @@ def delete_domain(domain: str) -> None:
     are not used again.
 
     Raises:
-        NotFound: there never was such a domain. Conflict: the domain is `default`, which cannot be deleted.
+        Conflict: the domain is `default`, which cannot be deleted.
     """
 
 
@@ -182,6 +159,5 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
         seen: as for `promote`.
 
     Raises:
-        NotFound: there never was such a version.
-        Conflict: the version is champion or previous, or the domain has changed since `seen`.
+        Conflict: the version is champion or previous.
     """

@@ -84,8 +84,6 @@ def start_match(
         The accepted match, which runs in the background; `wait_match` returns its final state.
 
     Raises:
-        EmptyInput, InvalidInput: no text, too many rows, a table without `column`, or an invalid line.
-        TooLarge: more bytes than the server accepts. NotFound: no such version of the domain.
         Unavailable: no worker runs jobs on this server. Overloaded: too many jobs wait, or too many results are kept.
         OSError: a file cannot be read.
     """
@@ -112,8 +110,8 @@ def match_state(
         confidence: 0.95: the bound of the interval reaches the target, instead of its middle.
 
     Raises:
-        NotFound: no such match, or its result was removed. Conflict: a precision is asked for, and too few pairs are
-            judged. InvalidInput: no threshold reaches the target, or several targets are given.
+        NotFound: no such match, or its result was removed. InvalidInput: no threshold reaches the target.
+        Conflict: a precision is asked for, and too few pairs are judged.
     """
 
 
@@ -129,11 +127,7 @@ def delete_match(match: Match | str) -> None:
 
 @request("GET", "matches/{match}/label")
 def pairs_to_judge(match: Match | str, count: int = 50, *, precision: float | None = None) -> PairsToJudge:
-    """The pairs whose judgement tells most about a precision: some above and some below its threshold.
-
-    Raises:
-        NotFound: no such match. Conflict: it has not succeeded.
-    """
+    """The pairs whose judgement tells most about a precision: some above and some below its threshold."""
 
 
 @request("POST", "matches/{match}/labels", prepare=judgements)
@@ -143,9 +137,6 @@ def judge(match: Match | str, labels: Iterable[tuple[int, int | None] | tuple[st
     Args:
         labels: (number of the pair, label) or (text, text, label); the label is 1 for a match, 0 for no match. With a
             number it may be None, which removes a judgement.
-
-    Raises:
-        InvalidInput: there is no pair with this number. NotFound: no such match. Conflict: it has not succeeded.
     """
 
 
@@ -166,10 +157,6 @@ def check_searches(
         domain: whose scale the similarities have.
         false_hit_rate: share of the queries that may hit wrongly.
         confidence: 0.95: the upper bound of that share stays below the rate.
-
-    Raises:
-        EmptyInput, InvalidInput: there are no queries or entries, or too many, or a match is not in the gallery.
-        NotFound: no such domain.
     """
 
 
@@ -194,9 +181,6 @@ def result(
         format: `csv`, `ndjson` or `xlsx`.
         at_most: maximum number of rows.
         precision, fmr, false_hit_rate, similarity, threshold, confidence: as for `match_state`.
-
-    Raises:
-        As `match_state` does.
     """
 
 
@@ -208,9 +192,6 @@ def wait_match(
 
     Returns:
         The match that has succeeded.
-
-    Raises:
-        JobFailed, JobCancelled, WaitTimeout, NotFound: as `wait` does.
     """
     return ended(states(state_of(Match, f"matches/{segment(match)}"), timeout), progress)
 
@@ -241,9 +222,6 @@ def match(
     Yields:
         Dictionaries with row_a, row_b, text_a, text_b, similarity, percentile, probability, label and the other
             columns.
-
-    Raises:
-        JobFailed, JobCancelled: the match ended without a result. Otherwise as `start_match` and `match_state`.
     """
     start = start_match.requests(a, b, domain=domain, column=column, column_b=column_b)
 

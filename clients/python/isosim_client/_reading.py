@@ -52,10 +52,7 @@ def converted(hint: Any, value: Any, place: str) -> Any:
     if origin is dict:
         check(isinstance(value, dict), "an object", value, place)
         return {name: converted(arguments[1], entry, place) for name, entry in value.items()}
-    # A tuple of equal entries: of any number, or of as many as are named.
-    number = None if arguments[1:] == (...,) else len(arguments)
-    fits = isinstance(value, list) and number in (None, len(value))
-    check(fits, "a list" if number is None else f"a list of {number}", value, place)
+    check(isinstance(value, list), "a list", value, place)
     return tuple([converted(arguments[0], entry, place) for entry in value])
 
 

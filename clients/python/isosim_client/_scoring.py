@@ -31,11 +31,6 @@ def similarity(
 
     Returns:
         Columns with one entry for each pair, in order.
-
-    Raises:
-        EmptyInput, InvalidInput: no pairs, too many pairs, or an empty or too long text.
-        NotFound: no such domain, version or threshold. Conflict: the version belongs to another encoder.
-        Overloaded: the server was still overloaded after all retries.
     """
 
 
@@ -72,9 +67,6 @@ def embed(
         dimensions: number of leading dimensions to return; fewer than the encoder's only for raw vectors.
         truncate: if False, the server refuses a text that is too long for the encoder. Otherwise it cuts the text.
         truncation_direction: `Right` cuts off the end of the text, `Left` its beginning.
-
-    Raises:
-        EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
     """
 
 
@@ -102,9 +94,6 @@ def rerank(
     Returns:
         The score of each text, and its index in `texts`. Scores are percentiles, 0-1, or similarities if the
         domain has no random pairs.
-
-    Raises:
-        EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
     """
 
 

@@ -4,7 +4,7 @@ import asyncio
 import importlib.util
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -23,7 +23,6 @@ from isosim.api.calibration.schemas import (
     CalibrateRequest,
     JobAccepted,
     Jobs,
-    JobState,
     LabelsRequest,
 )
 from isosim.api.policy import is_json, needs
@@ -48,6 +47,8 @@ from isosim.scoring.calibration import DomainRef
 from isosim.store.identity import identify
 from isosim.threads import LONG
 from isosim.wording import place
+from isosim_client import Job as JobState
+from isosim_client import Match as MatchState
 
 Options = TypeVar("Options", bound=BaseModel)
 Posted = TypeVar("Posted", bound=BaseModel)
@@ -80,10 +81,11 @@ BODY_DOC = body_of(
 )
 
 
-def facts_of(job: Job, model: type[BaseModel]) -> dict[str, Any]:
-    """The fields of a model that a job has under the same names."""
-    facts = vars(job.request) | vars(job) | {"job": job.id}
-    return {name: facts[name] for name in model.model_fields if name in facts}
+def facts_of(job: Job, answer: type[JobState | MatchState]) -> dict[str, Any]:
+    """The fields of an answer that a job has under the same names."""
+    match = {} if job.request.match is None else vars(job.request.match)
+    facts = vars(job.request) | match | vars(job) | {"job": job.id}
+    return {one.name: facts[one.name] for one in fields(answer) if one.name in facts}
 
 
 def state(job: Job) -> JobState:
@@ -207,13 +209,13 @@ async def list_jobs(
 def listed(jobs: JobStore, grant: Grant, limit: int) -> Response:
     """The answer as JSON; called in a thread, because reading the records of 1,000 jobs takes a second."""
     mine = (job for job in jobs.newest() if job.request.match is None and grant.may_use(job.request.domain))
-    return json_response({"jobs": [state(job).model_dump() for job in islice(mine, limit)]})
+    return json_response({"jobs": [*map(state, islice(mine, limit))]})
 
 
-@router.get("/{job_id}", dependencies=READ)
-async def get_job(job: JobDep) -> JobState:
+@router.get("/{job_id}", response_model=JobState, dependencies=READ)
+async def get_job(job: JobDep) -> Response:
     """A job's state and progress, with its report or its error once it has ended."""
-    return state(job)
+    return json_response(state(job))
 
 
 async def stream_place(job_id: JobId, service: ServiceDep, trace: TraceDep) -> AsyncIterator[None]:
@@ -237,13 +239,13 @@ async def job_events(job: JobDep, service: ServiceDep) -> AsyncIterator[ServerSe
         yield event
 
 
-Show = Callable[[Job], BaseModel]
+Show = Callable[[Job], JobState | MatchState]
 
 
 async def changes(service: Service, job_id: str, show: Show) -> AsyncIterator[ServerSentEvent]:
     """The states of a job, at each change, until it ends or the server stops."""
 
-    def look() -> tuple[Job, BaseModel]:
+    def look() -> tuple[Job, JobState | MatchState]:
         job = service.jobs.read(job_id)
         return job, show(job)
 
@@ -258,10 +260,10 @@ async def changes(service: Service, job_id: str, show: Show) -> AsyncIterator[Se
         await asyncio.sleep(DISTANT_EVENT_SECONDS if service.jobs.distant else EVENT_SECONDS)
 
 
-@router.delete("/{job_id}", dependencies=CALIBRATE)
-async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
+@router.delete("/{job_id}", response_model=JobState, dependencies=CALIBRATE)
+async def cancel_job(job: JobDep, service: ServiceDep) -> Response:
     """Cancels a job: its text is deleted, and it makes no version. A worker that runs it stops within 10 s."""
-    return state(await service.store(service.jobs.cancel, job.id))
+    return json_response(state(await service.store(service.jobs.cancel, job.id)))
 
 
 # Jobs that have not ended may keep the bytes of this many posts of ISOSIM_MAX_CALIBRATION_BYTES: 2.5 GB, a quarter of

@@ -7,6 +7,7 @@ from pydantic_core import CoreSchema
 
 from isosim.api.bodies import FIRST_FAULT, Count, Number, Own, Seed, Sentences, example
 from isosim.jobs.job import LABEL_KINDS, METHODS, PROMOTIONS
+from isosim_client import Job
 
 ENCODER_PATTERN = "^(answering|next|[0-9a-f]{64})$"
 Method = Literal[METHODS]  # type: ignore[valid-type]
@@ -128,37 +129,8 @@ class JobAccepted(BaseModel):
     status: str
 
 
-class JobFacts(BaseModel):
-    """What calibrations and matches have in common."""
-
-    job: str
-    status: Literal["queued", "running", "publishing", "succeeded", "failed", "cancelled"]
-    stage: str
-    progress: float
-    created: str
-    started: str | None
-    finished: str | None
-    error: str | None
-    notices: list[str]
-    encoder: str = Field(description="digest of the encoder that the job is for")
-
-
-class JobState(JobFacts):
-    domain: str
-    attempt: int
-    method: str
-    promote: str
-    seed: int
-    sentences: int
-    labels: int
-    base: int | None = Field(description="version to which the posted labels are added; null for other jobs")
-    version: int | None
-    promoted: bool | None
-    report: dict[str, Any] | None = Field(description="null until the job succeeds, and in lists of jobs")
-
-
 class Jobs(BaseModel):
-    jobs: list[JobState]
+    jobs: list[Job]
 
 
 class Inspection(BaseModel):

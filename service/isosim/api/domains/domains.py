@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
@@ -23,18 +23,7 @@ from isosim.api.calibration.calibrate import (
 )
 from isosim.api.calibration.files import content_type, read_body
 from isosim.api.calibration.schemas import JobAccepted, LabelsOptions, LabelsRequest
-from isosim.api.domains.schemas import (
-    REVISION,
-    ChampionRequest,
-    Domains,
-    DomainState,
-    DriftState,
-    History,
-    HistoryEntry,
-    Switch,
-    VersionState,
-    VersionSummary,
-)
+from isosim.api.domains.schemas import REVISION, ChampionRequest, Domains, History, HistoryEntry, Switch
 from isosim.api.errors import in_words
 from isosim.api.policy import check_json, needs
 from isosim.api.requests import DomainName, TraceDep, json_response, resolve
@@ -50,6 +39,9 @@ from isosim.jobs.sandbox import Reading
 from isosim.jobs.store import id_of
 from isosim.scoring.advice import check_lost, lost_targets, no_reference
 from isosim.scoring.calibration import DEFAULT, Calibration, DomainRef
+from isosim_client import Domain as DomainState
+from isosim_client import Drift, VersionSummary
+from isosim_client import Version as VersionState
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 
@@ -79,38 +71,35 @@ def state(service: Service, domain: str) -> DomainState:
     try:
         record = service.domains.read(domain)
     except CorruptArtifact as error:
-        return DomainState(domain=domain, versions=[], unreadable=[in_words(error)], **facts_of(service, domain, None))
+        return DomainState(domain=domain, unreadable=(in_words(error),), drift=drift_of(service, domain))
     record.check(domain)
     return state_of(service, domain, record)
 
 
 def state_of(service: Service, domain: str, record: Domain) -> DomainState:
-    versions = [summary(service, domain, version) for _, version in sorted(record.versions.items())]
-    return DomainState(domain=domain, versions=versions, unreadable=[], **facts_of(service, domain, record))
-
-
-def facts_of(service: Service, domain: str, record: Domain | None) -> dict[str, Any]:
-    """Fields of a domain's state besides its versions; `record` is None if it cannot be read."""
-    drift = service.drift.measure(domain)
-    facts = {"drift": None if drift is None else DriftState(**vars(drift))}
-    if record is None:
-        return {"champion": None, "previous": None, "revision": None, "thresholds": {}, **facts}
     served = record.served(service.encoders.home(record).digest)
     builtin = 0 if domain == DEFAULT else None
-    return {
-        "champion": builtin if served.champion is None else served.champion,
-        "previous": served.previous,
-        "revision": record.revision,
-        "thresholds": {name: target.facts for name, target in record.targets.items()},
-        **facts,
-    }
+    return DomainState(
+        domain=domain,
+        champion=builtin if served.champion is None else served.champion,
+        previous=served.previous,
+        revision=record.revision,
+        thresholds={name: target.facts for name, target in record.targets.items()},
+        versions=tuple(summary(service, domain, version) for _, version in sorted(record.versions.items())),
+        drift=drift_of(service, domain),
+    )
 
 
-async def state_after(service: Service, domain: str, record: Domain) -> DomainState:
+def drift_of(service: Service, domain: str) -> Drift | None:
+    drift = service.drift.measure(domain)
+    return None if drift is None else Drift(**vars(drift))
+
+
+async def state_after(service: Service, domain: str, record: Domain) -> Response:
     """A domain's state after a change. The store is not read again: if this failed, the client would get an error
     although the change was made."""
     await service.encoders.follow(domain)
-    return state_of(service, domain, record)
+    return json_response(state_of(service, domain, record))
 
 
 def names(service: Service, grant: Grant, after: str, contains: str, most: int) -> list[str]:
@@ -132,7 +121,7 @@ def listed(service: Service, page: list[str], more: str | None) -> Response:
             return None
 
     states = service.domains.read_each(page, read)
-    return json_response({"domains": [one.model_dump(mode="json") for one in states if one is not None], "next": more})
+    return json_response({"domains": [one for one in states if one is not None], "next": more})
 
 
 @router.get("", response_model=Domains, dependencies=READ)
@@ -150,17 +139,17 @@ async def list_domains(
     return await service.listings(trace.grant, listed, service, page[:limit], more)
 
 
-@router.get("/{domain}", dependencies=READ)
-async def get_domain(domain: DomainName, service: ServiceDep) -> DomainState:
+@router.get("/{domain}", response_model=DomainState, dependencies=READ)
+async def get_domain(domain: DomainName, service: ServiceDep) -> Response:
     """One domain, with its versions."""
-    return await service.store(state, service, domain)
+    return json_response(await service.store(state, service, domain))
 
 
 @router.get("/{domain}/versions/{version}", dependencies=READ)
 async def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> VersionState:
     """Where a version comes from, and the report of what was measured when it was made."""
     stored = (await service.store(service.domains.read, domain)).version(domain, version)
-    facts = summary(service, domain, stored).model_dump()
+    facts = vars(summary(service, domain, stored))
     report = await service.store(service.domains.report, domain, version)
     origin = None if stored.origin is None else vars(stored.origin)
     return VersionState(domain=domain, files=stored.files, report=report, origin=origin, **facts)
@@ -258,8 +247,8 @@ async def check_targets(
     check_lost(lost, without, wanted.version)
 
 
-@router.put("/{domain}/champion", dependencies=ADMIN_JSON)
-async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
+@router.put("/{domain}/champion", response_model=DomainState, dependencies=ADMIN_JSON)
+async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """Loads and verifies a version, and then makes the version the champion for its encoder."""
     record = await service.store(service.domains.read, domain)
     wanted, _ = await resolve(service, trace, DomainRef(domain, body.version))
@@ -271,8 +260,8 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
     return await state_after(service, domain, promoted)
 
 
-@router.post("/{domain}/rollback", dependencies=ADMIN)
-async def rollback(domain: DomainName, service: ServiceDep, trace: TraceDep, body: Switch | None = None) -> DomainState:
+@router.post("/{domain}/rollback", response_model=DomainState, dependencies=ADMIN)
+async def rollback(domain: DomainName, service: ServiceDep, trace: TraceDep, body: Switch | None = None) -> Response:
     """Makes the previous version the champion; the former champion becomes the previous version. Changes only the
     champion for the encoder that the domain uses now. The body may be left out. With `revision`, the request can be
     retried safely; without it, a second request undoes the first."""

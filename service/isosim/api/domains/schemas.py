@@ -4,66 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from isosim.api.bodies import WHOLE, Count, Number, Own, TargetFacts, example
+from isosim.api.bodies import WHOLE, Count, Number, Own, example
 from isosim.domains.domain import MOST_TARGETS
 from isosim.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
-from isosim.scoring.distances import METRICS, Metric, Space, Unit
-
-
-class VersionSummary(BaseModel):
-    version: int
-    method: str
-    encoder: str
-    created: str
-    sentences: int | None
-    servable: bool = Field(
-        description="whether this server runs the encoder that the version was made for, and knows of no damage to the "
-        "version's files"
-    )
-    damaged: bool = Field(
-        default=False,
-        description="true if this server failed to load the version's files when it last tried. It tries when a "
-        "request uses the version, and when the version is promoted",
-    )
-
-
-class DriftState(BaseModel):
-    """Recently scored texts and pairs, compared with the text that the champion was fitted to."""
-
-    texts: int
-    pairs: int
-    out_of_domain: float | None = Field(
-        description="share of texts flagged as `out_of_domain`; about 0.01 for the domain's own text"
-    )
-    distance_mean: float | None = Field(
-        description="mean of log ‖z‖² over recent texts; z is a text's whitened vector. log ‖z‖² is standardized: over "
-        "the domain's own text, its mean is 0 and its standard deviation is 1"
-    )
-    distance_spread: float | None = Field(
-        description="standard deviation of the standardized log ‖z‖² over recent texts; 1 for the domain's own text"
-    )
-    stability_index: float | None = Field(
-        description="population stability index of recent similarities, compared with the first similarities that the "
-        "champion gave; above 0.25, the similarities have shifted"
-    )
-
-
-class DomainState(BaseModel):
-    domain: str
-    champion: int | None
-    previous: int | None
-    revision: int | None = Field(
-        description="counts the changes of the domain's champion, previous version and thresholds; null if it cannot "
-        "be read"
-    )
-    thresholds: dict[str, TargetFacts] = Field(
-        description="saved targets by name; GET /domains/{domain}/thresholds gives each target's threshold"
-    )
-    versions: list[VersionSummary]
-    unreadable: list[str] = Field(
-        description="errors of the domain's record; empty if it can be read. A champion in memory answers all the same"
-    )
-    drift: DriftState | None = Field(description="null until texts of the domain are scored")
+from isosim.scoring.distances import METRICS, Space, Unit
+from isosim_client import Domain
 
 
 class HistoryEntry(BaseModel):
@@ -93,24 +38,8 @@ class History(BaseModel):
 
 
 class Domains(BaseModel):
-    domains: list[DomainState]
+    domains: list[Domain]
     next: str | None = Field(description="value of `after` for the next page; null on the last page")
-
-
-class Origin(BaseModel):
-    """Domain, version and release that an imported version comes from."""
-
-    domain: str
-    version: int
-    release: str
-    imported: str
-
-
-class VersionState(VersionSummary):
-    domain: str
-    origin: Origin | None = Field(default=None, description="where an imported version was made; else null")
-    files: dict[str, str]
-    report: dict[str, Any]
 
 
 class ImportedVersionState(BaseModel):
@@ -134,99 +63,6 @@ class ImportState(BaseModel):
         description="domain/name of the saved thresholds that were not added, because this store has another target "
         "under the name, or because the domain already has the maximum number of thresholds"
     )
-
-
-class Threshold(BaseModel):
-    """The similarity at or above which pairs match, for a wanted false-match rate, false-hit rate or precision."""
-
-    model_config = example(
-        {
-            "domain": "tickets",
-            "version": 1,
-            "target": {"fmr": 0.01},
-            "space": "calibrated",
-            "similarity": 0.4251,
-            "interval": [0.4183, 0.4324],
-            "pairs": 19900,
-            "extrapolated": False,
-        }
-    )
-
-    domain: str
-    version: int
-    target: TargetFacts
-    space: Literal["calibrated", "raw"]
-    similarity: float
-    # A list: a tuple becomes `prefixItems` in the OpenAPI document, which some tools misread.
-    interval: list[float] = Field(
-        min_length=2,
-        max_length=2,
-        description="95 % interval of the similarity, from a bootstrap over sentences or labelled pairs",
-    )
-    unit: Metric | None = Field(default=None, description="unit of the distance, if the request named one")
-    distance: float | None = Field(default=None, description="the threshold as a distance in `unit`")
-    distance_interval: list[float] | None = Field(
-        default=None, min_length=2, max_length=2, description="95 % interval of the distance"
-    )
-    pairs: int = Field(
-        description="number of pairs that the threshold was computed from: random pairs for fmr, labelled pairs for "
-        "precision, comparisons in searches for false_hit_rate"
-    )
-    extrapolated: bool = Field(
-        description="true if the similarity is extrapolated. With fmr: fmr or 1 - fmr is below 10 / `pairs` (with "
-        "10,000 pairs: below 0.001). With false_hit_rate: false hits were counted only in searches among fewer entries "
-        "than `gallery`, or only at false-match rates that are all higher or all lower than `false_match_rate`"
-    )
-    false_match_rate: float | None = Field(
-        default=None,
-        description="share of random pairs that reach this threshold. The share of false matches among the pairs found "
-        "is a different number: 1 - precision",
-    )
-    recall: float | None = Field(
-        default=None, description="with precision: share of true matches that reach the threshold"
-    )
-    recall_interval: list[float] | None = Field(
-        default=None, min_length=2, max_length=2, description="95 % interval of the recall"
-    )
-    precision_interval: list[float] | None = Field(
-        default=None,
-        min_length=2,
-        max_length=2,
-        description="with precision: 95 % interval of the precision at this similarity; target.precision is the "
-        "estimate. The interval is not symmetric. It is wide if few labelled pairs reach the similarity",
-    )
-
-
-class SavedThreshold(BaseModel):
-    """A saved target, and its similarity threshold for the version that the domain uses."""
-
-    name: str
-    target: TargetFacts
-    similarity: float | None = Field(
-        description="lowest similarity that counts as a match; null if the version cannot reach the target"
-    )
-    interval: list[float] | None = Field(
-        min_length=2, max_length=2, description="95 % interval of the similarity; null if the similarity is null"
-    )
-    extrapolated: bool | None = Field(
-        description="as in GET /domains/{domain}/threshold; null if the version cannot reach the target"
-    )
-    notice: str | None = Field(description="why similarity is null; else null")
-
-
-class Thresholds(BaseModel):
-    domain: str
-    version: int = Field(description="version for which the similarities are computed")
-    revision: int = Field(description="counts the changes of the domain's champion, previous version and thresholds")
-    thresholds: list[SavedThreshold] = Field(description="sorted by name")
-
-
-class SavedTarget(BaseModel):
-    domain: str
-    name: str
-    target: TargetFacts
-    revision: int = Field(description="revision of the domain after the change")
-    notice: str | None = Field(description="why the version in use cannot reach the target; else null")
 
 
 REVISION = (

@@ -5,11 +5,10 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from isosim.api.bodies import FIRST_FAULT, Number, Own, body_of, example
 from isosim.api.errors import in_words
-from isosim.api.matches.schemas import Interval
 from isosim.api.parameters import fault
 from isosim.api.policy import needs
 from isosim.api.requests import TraceDep, parsed
@@ -19,6 +18,7 @@ from isosim.errors import InvalidInput, IsosimError
 from isosim.matching.check import NONE, Outcome, Searches, answer
 from isosim.scoring.advice import Target, advise
 from isosim.scoring.calibration import DEFAULT, Calibration
+from isosim_client import Checked, SearchOutcome
 
 router = APIRouter(prefix="/matches", tags=["matches"])
 
@@ -53,33 +53,6 @@ class CheckRequest(Own):
 
 
 CHECK_REQUEST = TypeAdapter(CheckRequest)
-
-
-class SearchOutcome(BaseModel):
-    """What the searches give at a threshold. Intervals: 95 %."""
-
-    similarity: float
-    wrong: float = Field(description="share of the queries whose hit is wrong")
-    wrong_interval: Interval
-    found: float | None = Field(description="share of the queries with a match that find it; null: none has one")
-    found_interval: Interval
-
-
-class Checked(BaseModel):
-    domain: str
-    version: int
-    queries: int
-    with_match: int
-    gallery: int
-    threshold: SearchOutcome | None = Field(
-        description="the lowest threshold with this false hit rate, if there is one"
-    )
-    promised: SearchOutcome | None = Field(
-        description="what the threshold gives that GET /domains/{domain}/threshold names for this rate and gallery"
-    )
-    queries_needed: int = Field(description=f"queries with which the interval of `wrong` would be {WIDTH:g} wide")
-    notices: list[str] = Field(description="why nothing is promised")
-    table: list[SearchOutcome] = Field(description="from the strictest threshold to the loosest")
 
 
 @router.post(
@@ -128,8 +101,8 @@ def checked(body: CheckRequest, calibration: Calibration, searches: Searches) ->
         threshold=None if found is None else told(searches.at(found)),
         promised=None if promised is None else told(searches.at(promised)),
         queries_needed=searches.needed(body.false_hit_rate, WIDTH),
-        notices=notices,
-        table=[told(outcome) for outcome in searches.curve(POINTS)],
+        notices=tuple(notices),
+        table=tuple(map(told, searches.curve(POINTS))),
     )
 
 
@@ -137,7 +110,7 @@ def told(outcome: Outcome) -> SearchOutcome:
     return SearchOutcome(
         similarity=outcome.threshold,
         wrong=outcome.wrong.share or 0.0,
-        wrong_interval=list(outcome.wrong.interval),
+        wrong_interval=outcome.wrong.interval,
         found=outcome.found.share,
-        found_interval=list(outcome.found.interval),
+        found_interval=outcome.found.interval,
     )

@@ -16,20 +16,7 @@ from pydantic import TypeAdapter
 from isosim.api.bodies import body_of
 from isosim.api.calibration.calibrate import STREAM, changes, facts_of, megabytes
 from isosim.api.calibration.files import FILE, one_of_few, sent, temporary
-from isosim.api.calibration.schemas import JobFacts
-from isosim.api.matches.schemas import (
-    Answer,
-    BestPair,
-    Histogram,
-    Judged,
-    Matches,
-    MatchState,
-    PairLabel,
-    PairLabels,
-    PairsToJudge,
-    PairToJudge,
-    Source,
-)
+from isosim.api.matches.schemas import Matches, PairLabel, PairLabels
 from isosim.api.matches.views import Ask, Form, View, histogram
 from isosim.api.matches.writing import MEDIA, FileType, written
 from isosim.api.policy import needs
@@ -38,10 +25,11 @@ from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.errors import CallerLeft, InvalidInput, NotFound, TooLarge
 from isosim.jobs.job import Job
-from isosim.jobs.matches import Judgements, Result, check_ended
+from isosim.jobs.matches import Result, check_ended
 from isosim.matching.drawing import draw
 from isosim.scoring.advice import Target, unknown_threshold
 from isosim.threads import LONG
+from isosim_client import Judged, Match, PairsToJudge, PairToJudge
 
 T = TypeVar("T")
 
@@ -138,31 +126,15 @@ async def read(service: Service, trace: Trace, job: Job, look: Callable[[Result]
     return await service.looks(trace.grant, looked)
 
 
-def state(
-    job: Job,
-    judgements: Judgements | None = None,
-    until: str | None = None,
-    answer: Answer | None = None,
-    counts: Histogram | None = None,
-) -> MatchState:
-    given, report = job.request.match, job.report or {}
-    assert given is not None  # noqa: S101 - the caller has seen it
-    return MatchState(
-        **facts_of(job, JobFacts), seconds=given.seconds, files=list(given.files), rows=list(given.rows),
-        columns=[list(names) for names in given.columns],
-        scale=Source(**report["scale"]) if report else None,
-        **{name: report.get(name) for name in ("distinct", "copies", "candidates", "floor", "pairs")},
-        judged=None if judgements is None else len(judgements.labels), until=until, answer=answer,
-        histogram=counts,
-    )  # fmt: skip
+def state(job: Job, **more: Any) -> Match:
+    report = job.report or {}
+    found = {name: report.get(name) for name in ("scale", "distinct", "copies", "candidates", "floor", "pairs")}
+    return Match(**facts_of(job, Match) | found | more)
 
 
-def so_far(service: Service, job: Job) -> MatchState:
+def so_far(service: Service, job: Job) -> Match:
     """The state of a match, with the best pairs while it runs. Reads the store."""
-    best = service.results.best(job)
-    now = state(job)
-    now.best = None if best is None else [BestPair(**pair) for pair in best]
-    return now
+    return state(job, best=service.results.best(job))
 
 
 @router.get("", response_model=Matches, dependencies=READ)
@@ -174,24 +146,25 @@ async def list_matches(
 
     def listed() -> Response:
         mine = (job for job in service.jobs.newest() if job.request.match is not None and may_read(trace, job))
-        return json_response({"matches": [state(job).model_dump() for job in islice(mine, limit)]})
+        return json_response({"matches": [*map(state, islice(mine, limit))]})
 
     return await service.listings(trace.grant, listed)
 
 
-@router.get("/{job_id}", dependencies=READ)
-async def get_match(job: MatchDep, service: ServiceDep, trace: TraceDep, wanted: AskDep) -> MatchState:
+@router.get("/{job_id}", response_model=Match, dependencies=READ)
+async def get_match(job: MatchDep, service: ServiceDep, trace: TraceDep, wanted: AskDep) -> Response:
     """A match's state. Once it has succeeded: how many pairs reach a target, and, with judged pairs, how many of them
     are expected to be false and what share of the matches they are. Without a target, as many pairs as there are texts.
     """
     if job.status.value != "succeeded":
-        return await service.job_reads(so_far, service, job)
+        return json_response(await service.job_reads(so_far, service, job))
 
-    def look(result: Result) -> MatchState:
-        answer = view_of(service, trace, result, wanted).answer
-        return state(job, result.judgements, service.results.until(result.judgements), answer, histogram(result))
+    def look(result: Result) -> Match:
+        judgements, answer = result.judgements, view_of(service, trace, result, wanted).answer
+        until = service.results.until(judgements)
+        return state(job, judged=len(judgements.labels), until=until, answer=answer, histogram=histogram(result))
 
-    return await read(service, trace, job, look)
+    return json_response(await read(service, trace, job, look))
 
 
 @router.get("/{job_id}/events", dependencies=STREAM, response_class=EventSourceResponse)
@@ -281,7 +254,7 @@ async def pairs_to_judge(
             b = result.files[-1][int(result.found.right.first[candidates.right[pair]])]
             score = float(candidates.similarity[pair])
             pairs.append(PairToJudge(pair=pair, similarity=score, row_a=a.number, row_b=b.number, a=a.text, b=b.text))
-        return PairsToJudge(pairs=pairs, judged=len(judged))
+        return PairsToJudge(pairs=tuple(pairs), judged=len(judged))
 
     return await read(service, trace, job, look)
 

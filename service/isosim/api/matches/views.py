@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isosim.api.matches.schemas import Answer, Histogram
 from isosim.arrays import Rows
 from isosim.errors import Action, Conflict, InvalidInput
 from isosim.jobs.matches import Result, Row
@@ -21,6 +20,7 @@ from isosim.matching.drawing import IN_VAIN
 from isosim.matching.estimate import Estimate, Point, estimate
 from isosim.scoring.advice import Target, advise, in_single_precision
 from isosim.scoring.pair_features import FLAGS, pair_features
+from isosim_client import Histogram, MatchAnswer
 
 Form = Literal["pairs", "best", "clusters", "judged"]
 STEPS = 128  # of a histogram over −1 … 1; the candidates' own has a multiple of it
@@ -148,7 +148,7 @@ class View:
         return len(labels) >= IN_VAIN and not labels.any()
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> MatchAnswer:
         pairs, labels = self.result.judged
         judged, passing = len(pairs), pairs < self.count
         facts: dict[str, Any] = {}
@@ -173,14 +173,14 @@ class View:
                     self.estimate.needed(self.threshold, width, figure) for figure, width in WIDTHS.items()
                 ),
             }
-        return Answer(
+        return MatchAnswer(
             similarity=self.threshold,
             passing=self.count,
-            matched_rows=[*self._matched_rows()],
+            matched_rows=tuple(self._matched_rows()),
             judged=judged,
             others_passing=int((passing & (labels == 0)).sum()),
             matches_missed=int((~passing & (labels == 1)).sum()),
-            notices=[*notices, *self.notices],
+            notices=(*notices, *self.notices),
             **facts,
         )
 
@@ -366,6 +366,6 @@ def unlike(names: list[str]) -> list[str]:
     return [*found]
 
 
-def within(interval: tuple[float, float] | None, most: float) -> list[float] | None:
+def within(interval: tuple[float, float] | None, most: float) -> tuple[float, float] | None:
     """The interval without what rounding added beyond 0 and `most`."""
-    return None if interval is None else [max(interval[0], 0.0), min(interval[1], float(most))]
+    return None if interval is None else (max(interval[0], 0.0), min(interval[1], float(most)))
