@@ -22,7 +22,6 @@ from isosim_client import (
     IsosimError,
     Job,
     JobFailed,
-    NoAnswer,
     Overloaded,
     TimedOut,
     UnexpectedAnswer,
@@ -66,26 +65,11 @@ def test_a_proxys_error_is_an_api_error_that_quotes_it(body: str) -> None:
     assert str(error).startswith("status 502")
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (httpx2.ConnectError("x"), ConnectionFailed),
-        (httpx2.ConnectTimeout("x"), ConnectionFailed),
-        (httpx2.PoolTimeout("x"), ConnectionFailed),
-        (httpx2.ProxyError("x"), ConnectionFailed),
-        (httpx2.ReadError("x"), ConnectionLost),
-        (httpx2.WriteError("x"), ConnectionLost),
-        (httpx2.RemoteProtocolError("x"), ConnectionLost),
-        (httpx2.ReadTimeout("x"), TimedOut),
-        (httpx2.WriteTimeout("x"), TimedOut),
-        (httpx2.LocalProtocolError("x"), NoAnswer),
-        (httpx2.UnsupportedProtocol("x"), NoAnswer),
-    ],
-)
-def test_httpx2_errors_are_translated(error: Exception, kind: type[NoAnswer]) -> None:
-    found = failure(error)
-    assert type(found) is kind
-    assert found.__cause__ is error
+def test_an_error_of_httpx2_is_that_of_its_most_specific_class() -> None:
+    for error, kind in ((httpx2.ConnectTimeout("x"), ConnectionFailed), (httpx2.WriteTimeout("x"), TimedOut)):
+        found = failure(error)
+        assert type(found) is kind
+        assert found.__cause__ is error
 
 
 def test_no_error_of_httpx2_escapes_the_table() -> None:

@@ -86,20 +86,11 @@ def test_unknown_fields_of_a_newer_server_are_ignored() -> None:
     assert Stub(says(200, job("resting", mood="fine"))).client().job("j1").ended
 
 
-def test_fields_that_an_older_server_does_not_send_have_defaults() -> None:
+def test_fields_that_are_not_sent_have_defaults() -> None:
     scores = Stub(says(200, SCORES)).client().similarity([("a", "b")])
-    assert (scores.percentile, scores.probability, scores.flags, scores.notices, scores.detail) == (
-        None, None, (), (), None,
-    )  # fmt: skip
-    assert scores.extrapolated is None
-    state = Stub(says(200, job("running"))).client().job("j1")
-    assert (state.base, state.progress, state.notices) == (None, 0.0, ())
+    assert (scores.percentile, scores.flags, scores.detail) == (None, (), None)
     domain = Stub(says(200, {"domain": "letters", "versions": [{"version": 1, "method": "sn", "encoder": "e"}]}))
     assert domain.client().domain("letters").versions[0].servable
-    advice = (
-        Stub(says(200, {"domain": "letters", "version": 1, "similarity": 0.5})).client().threshold("letters", fmr=0.1)
-    )
-    assert (advice.interval, advice.extrapolated, advice.space) == (None, False, "calibrated")
 
 
 def test_a_whole_number_is_read_as_a_float() -> None:

@@ -3,9 +3,8 @@
 import asyncio
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,22 +30,6 @@ SCHEMAS = {
     "Similarity": "SimilarityResponse", "Detail": "SimilarityDetail", "NamedThreshold": "NamedThreshold",
     "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
 }  # fmt: skip
-READS: list[Callable[[Any], Any]] = [
-    lambda client: client.jobs(),
-    lambda client: client.domains(),
-    lambda client: client.domain("letters"),
-    lambda client: client.similarity(PAIRS, domain="letters", detail=True),
-    lambda client: client.embed(sentences(3), domain="letters"),
-    lambda client: client.embed("one", space="raw", dimensions=4, normalize=False),
-    lambda client: client.rerank("A boat.", sentences(3), domain="letters", gallery=100),
-    lambda client: client.version("letters", 1),
-    lambda client: client.threshold("letters", fmr=0.1),
-    lambda client: client.threshold("letters@1", precision=0.6),
-    lambda client: client.threshold("letters", fmr=0.1, space="raw", unit="l2"),
-    lambda client: client.threshold("letters", false_hit_rate=0.1, gallery=100),
-    lambda client: client.check_searches([(text.upper(), 0) for text in sentences(1)], sentences(9), domain="letters"),
-    lambda client: client.ready(),
-]
 
 
 @pytest.fixture(scope="module")
@@ -95,15 +78,6 @@ def test_every_field_that_the_server_sends_has_a_place(server: Server) -> None:
         assert fields == schemas[theirs]["properties"].keys(), ours
 
 
-def test_both_clients_read_the_same(server: Server, client: Client, letters: Domain) -> None:
-    async def compare() -> None:
-        async with AsyncClient(server.url) as other:
-            for read in READS:
-                assert read(client) == await read(other)
-
-    asyncio.run(compare())
-
-
 def test_scores_are_the_servers(server: Server, client: Client, letters: Domain) -> None:
     scores = client.similarity(PAIRS, domain="letters", detail=True)
     body = {"pairs": PAIRS, "domain": "letters", "detail": True}
@@ -116,6 +90,15 @@ def test_scores_are_the_servers(server: Server, client: Client, letters: Domain)
     assert [pair.a for pair in scores.detail.tokens] == [pair["a"] for pair in answer["detail"]["tokens"]]
     inputs = {"inputs": sentences(2), "domain": "letters"}
     assert client.embed(sentences(2), domain="letters") == server.client.post("/embed", json=inputs).json()
+    assert len(client.embed("one", space="raw", dimensions=4, normalize=False)[0]) == 4
+    ranked = client.rerank("A boat.", sentences(3), domain="letters", gallery=100)
+    assert [one.false_hit_rate is None for one in ranked] == [False] * 3
+    assert client.version("letters", 1).report["text_sha256"]
+    assert client.threshold("letters", fmr=0.1, space="raw", unit="l2").unit == "l2"
+    searches = [(text.upper(), 0) for text in sentences(1)]
+    assert client.check_searches(searches, sentences(9), domain="letters").queries == 1
+    assert [one.domain for one in client.domains()] == ["default", "letters"]
+    assert client.ready()
     advice = client.threshold("letters", precision=0.9)
     assert (advice.target, advice.space) == ({"precision": 0.9}, "calibrated")
     assert advice.recall is not None

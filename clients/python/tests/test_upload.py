@@ -149,28 +149,6 @@ def test_a_source_that_can_be_read_again_is_sent_again(tmp_path: Path) -> None:
         assert upload.spent
 
 
-class RefusingOnce(httpx2.BaseTransport):
-    """Makes no connection the first time, so that nothing of the body is read."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.content = b""
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        self.calls += 1
-        if self.calls == 1:
-            raise httpx2.ConnectError("refused")
-        self.content = request.read()
-        return response(202, job("queued"))
-
-
-def test_an_iterator_that_was_not_read_is_sent_again() -> None:
-    transport = RefusingOnce()
-    with Client(transport=transport, sleep=lambda _: None) as client:
-        client.calibrate(iter(["a"]), domain="d")
-    assert (transport.calls, transport.content) == (2, b'"a"\n')
-
-
 def test_an_error_of_the_source_reaches_the_caller(tmp_path: Path) -> None:
     def broken() -> Iterator[str]:
         yield "a"
