@@ -64,7 +64,6 @@ def shoot_all(analyst: Analyst) -> None:
     analyst.sees("Open the report")
     shoot(analyst, "job")
     analyst.go("#/compare/reuters/default")
-    analyst.field("One against many").check()
     analyst.presses("Fill in an example")
     analyst.page.get_by_role("table", name="Scores").wait_for()
     shoot(analyst, "compare")
@@ -88,6 +87,7 @@ def shoot_matches(analyst: Analyst) -> None:
         analyst.page.keyboard.press(str(int(len(meanings) == 1)))
         analyst.page.wait_for_timeout(200)  # as no person judges faster
     analyst.sees("of them are false")
+    analyst.page.wait_for_timeout(4000)  # until the last judgements are read
     analyst.page.evaluate(
         "document.querySelectorAll('table.found tbody tr:nth-child(n+9)').forEach((row) => row.remove())"
     )

@@ -51,7 +51,6 @@ def calibrate(analyst: Analyst) -> None:
 
 def compare(analyst: Analyst) -> None:
     analyst.go("#/compare/tickets/letters")
-    analyst.field("One against many").check()
     analyst.fills("Sentence", "Ωμέγα 東京 quite foreign")  # flagged
     analyst.fills("Compared with", "\n".join([*sentences(3), "東京 Ωμέγα ✂ " * 400]))
     analyst.presses("Score")
@@ -157,5 +156,5 @@ def test_on_a_phone_a_table_names_its_columns_in_each_line(visit: Visit) -> None
     analyst.page.set_viewport_size({"width": 390, "height": 844})
     assert analyst.page.locator("header.top").bounding_box()["height"] < 100  # two rows; three took 113
     analyst.presses("Versions of letters")
-    cell = analyst.page.get_by_role("table", name="Versions of letters").locator("td[data-label=Method]").first
-    assert "Method" in cell.evaluate("cell => getComputedStyle(cell, '::before').content")
+    cell = analyst.page.get_by_role("table", name="Versions of letters").locator("td[data-label=Sentences]").first
+    assert "Sentences" in cell.evaluate("cell => getComputedStyle(cell, '::before').content")

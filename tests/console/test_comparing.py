@@ -12,7 +12,6 @@ PAIRS = [[SOME[0], other] for other in SOME]
 
 def test_two_versions_are_shown_side_by_side_with_the_verdict_of_each(visit: Visit, site: Site) -> None:
     analyst = visit("#/compare/letters")
-    analyst.field("One against many").check()
     analyst.presses("Score")
     analyst.sees("Write a sentence.")
     assert analyst.focused() == "Sentence"
@@ -52,7 +51,6 @@ def test_a_saved_threshold_decides_as_the_service_does(visit: Visit, site: Site)
     site.server.client.put("/domains/deciding/thresholds/duplicates", json={"fmr": 0.3}).raise_for_status()
     match = site.post("/similarity", pairs=PAIRS, domain="deciding", threshold="duplicates")["match"]
     analyst = visit("#/compare/deciding")
-    analyst.field("One against many").check()
     analyst.fills("Sentence", SOME[0])
     analyst.fills("Compared with", "\n".join(SOME))
     analyst.chooses("A pair is a match at", "saved:duplicates")

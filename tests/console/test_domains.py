@@ -20,7 +20,8 @@ def test_versions_are_promoted_returned_to_and_deleted_after_a_question_and_not_
     analyst = visit("#/domains")
     analyst.presses("Versions of moves")
     analyst.presses("Put moves, version 1, in use")
-    analyst.sees("Version 4 becomes the previous one, and can be returned to.")
+    analyst.sees(re.compile(r"^From now on .* answered by version 1 \(whitening, .+\)\.$"))
+    analyst.sees(re.compile(r"^Version 4 \(whitening, .+\) becomes the previous one, and can be returned to\.$"))
     analyst.answers("Cancel")
     assert site.get("/domains/moves")["champion"] == 4
     analyst.presses("Put moves, version 1, in use")

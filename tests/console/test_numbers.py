@@ -27,25 +27,14 @@ def run(browser: Any, site: Site) -> Iterator[Run]:
     context.close()
 
 
-def test_the_histogram_read_off_a_curve_is_that_of_the_pairs(run: Run) -> None:
+def test_similarities_read_off_a_curve_are_those_of_the_service(run: Run) -> None:
     rng = np.random.default_rng(0)
     vectors = (rng.normal(size=(1500, 24)) * np.linspace(2, 0.2, 24) + 0.4).astype(np.float32)
-    pairs = sample_pairs([(vectors, np.arange(len(vectors)))], rng)
-    reference = build(pairs, rng)
-    edges = np.linspace(-0.9, 1.0, 61)
-    body = "return histogram(...given);"
-    found = run("distribution", "histogram", body, [reference.curve(), edges.tolist()])
-    counted = np.histogram(pairs.similarities, edges)[0] / len(pairs.similarities)
-    assert np.abs(np.array(found) - counted).max() < 0.02 * counted.max()
-    assert abs(sum(found) - 1) < 1e-3
-
+    reference = build(sample_pairs([(vectors, np.arange(len(vectors)))], rng), rng)
     rates = [0.9, 0.5, 0.1, 0.01, 0.001, 0.0001]
-    body = "return given[1].map((rate) => similarityAt(given[0], rate)).map((at) => [at, rateAt(given[0], at)]);"
-    for rate, (similarity, back) in zip(
-        rates, run("distribution", "similarityAt, rateAt", body, [reference.curve(), rates]), strict=True
-    ):
+    body = "return given[1].map((rate) => similarityAt(given[0], rate));"
+    for rate, similarity in zip(rates, run("advisor", "similarityAt", body, [reference.curve(), rates]), strict=True):
         assert abs(similarity - reference.threshold(rate)) < 0.005
-        assert abs(back / rate - 1) < 1e-6
 
 
 def test_shares_are_written_no_finer_than_the_data_support_and_without_exponents(run: Run) -> None:

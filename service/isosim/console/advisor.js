@@ -2,12 +2,12 @@
 
 import { alertBox, explain } from "./alerts.js";
 import { call, path, Refused } from "./api.js";
-import { rateAt, same, similarityAt } from "./distribution.js";
-import { button, fault, field, h, select, table } from "./dom.js";
+import { field, h, select, table } from "./dom.js";
 import { axis, faint, figure } from "./figure.js";
-import { count, nameLike, percent, range, score, sentence } from "./format.js";
+import { count, percent, range, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
-import { asked, ENTRIES, kindOf, KINDS, saveThreshold } from "./thresholds.js";
+import { nameField } from "./listing.js";
+import { asked, kindOf, KINDS, rateFields, saveThreshold } from "./thresholds.js";
 
 const TITLE = "Which threshold?";
 const SAVE_FORM = "save-threshold";
@@ -42,25 +42,22 @@ export function advisor(version, context, { champion, saved }) {
   const kinds = Object.keys(KINDS).filter((name) => name !== "precision" || isReliable(report));
   const begin = isReliable(report) && bestRow(report.labels) ? "precision" : "fmr"; // what the report advises
   const kind = select(kinds.map((name) => [name, `${KINDS[name].label} ${KINDS[name].of}`]), begin, { onchange: reset });
-  const input = h("input", { type: "number", step: "any", inputmode: "decimal", oninput: () => later() });
-  const entries = h("input", { type: "number", step: "1", min: "1", inputmode: "numeric", value: String(ENTRIES), oninput: () => later() });
-  const wanted = field(labelOf(begin), input, KINDS[begin].hint);
-  const gallery = field("Entries searched", entries, "How many texts each search looks through.");
+  const rates = rateFields({ oninput: () => later() });
   const answer = h("div", { class: "answer", role: "status" });
   const saving = saveForm(domain, context, champion, saved);
   const controls = h("div", { class: "stack" },
-    h("div", { class: "row" }, field("Ask for", kind, ""), wanted, gallery),
+    h("div", { class: "row" }, field("Ask for", kind, ""), rates.wanted, rates.gallery),
     answer,
     saving.element);
-  const rates = [0.1, 0.05, 0.01, 0.001, 0.0001, 0.00001];
+  const told = [0.9, 0.5, 0.1, 0.05, 0.01, 0.001, 0.0001, 0.00001];
   const picture = figure({
     title: TITLE,
     lead: ["The share of random pairs that pass a ", term("threshold"), ", the ", term("false-match rate"), ". Ask for a rate, and the line shows the similarity to use."],
     controls,
     draw: drawWith(before, after, null),
     summary: "",
-    numbers: table("Threshold for a false-match rate", ["False-match rate", "Similarity", "Uncorrected"],
-      rates.map((rate) => [percent(rate), score(similarityAt(after, rate)), score(similarityAt(before, rate))])),
+    numbers: table("Threshold for a false-match rate", ["False-match rate", "Similarity", ...(same(before, after) ? [] : ["Uncorrected"])],
+      told.map((rate) => [percent(rate), ...(same(before, after) ? [after] : [after, before]).map((curve) => score(similarityAt(curve, rate)))])),
   }, signal);
   picture.element.classList.add("whole");
 
@@ -71,31 +68,16 @@ export function advisor(version, context, { champion, saved }) {
     timer = setTimeout(advise, WAIT);
   }
   function reset() {
-    input.value = kind.value === "precision" ? reachable(report.labels) : KINDS[kind.value].first;
-    fault(input, "");
-    gallery.hidden = kind.value !== "false_hit_rate";
-    wanted.querySelector("label").textContent = labelOf(kind.value);
-    wanted.querySelector(".hint").textContent = KINDS[kind.value].hint;
+    rates.show(kind.value, kind.value === "precision" ? reachable(report.labels) : undefined);
     advise();
   }
 
   async function advise() {
-    const rate = Number(input.value) / 100;
-    if (!input.value || !(rate > 0 && rate < 1)) {
-      fault(input, "Give a number above 0 and below 100.");
-      return;
-    }
-    fault(input, "");
-    const searched = gallery.hidden ? null : Number(entries.value);
-    if (searched !== null && !(Number.isInteger(searched) && searched > 0)) {
-      fault(entries, "Give a whole number above 0.");
-      return;
-    }
-    fault(entries, "");
+    saving.offer(null); // what it would save holds for another target
+    const target = rates.read(kind.value);
+    if (!target) return;
     latest += 1;
     const mine = latest;
-    const target = { [kind.value]: rate, ...(searched === null ? {} : { gallery: searched }) };
-    saving.offer(null);
     try {
       const found = await call("GET", `${path("domains", reference, "threshold")}?${asked(target)}`, { signal });
       if (mine !== latest) return;
@@ -122,8 +104,6 @@ function reachable(labels) {
 /** The server's words about a rate, with shares as the reader has typed them. */
 const inPercent = (text) => sentence(text.replaceAll(/(?<![\d.]|similarity, )0\.\d+(?![\d.%])|\b\d+e-\d+/g, (share) => percent(Number(share))));
 
-const labelOf = (kind) => `Wanted ${KINDS[kind].label} in per cent`;
-
 /** "fmr-0.01": a name that says what it stands for. */
 const proposed = (target) => Object.entries(target).map(([name, value]) => `${name.replaceAll("_", "-")}-${value}`).join("-");
 
@@ -132,25 +112,17 @@ function saveForm(domain, context, champion, saved) {
   let target = null;
   let own = false; // a name that was typed outlives another rate
   const name = h("input", { type: "text", maxlength: "64", autocomplete: "off", autocapitalize: "none", spellcheck: "false", oninput: () => { own = name.value !== ""; } });
+  const hint = champion === null ? "Put a version in use first; then thresholds can be saved." : `Requests for ${domain} can then ask for a match by this name.`;
+  const named = nameField("Name of the threshold", name, hint, { pattern: context.server.domain_pattern, empty: "Give it a name." });
   const save = h("button", { type: "submit" }, "Save this threshold");
   async function submit(event) {
     event.preventDefault();
     if (!target || champion === null) return;
-    const valid = new RegExp(`^${context.server.domain_pattern}$`).test(name.value.trim());
-    fault(name, valid ? "" : `A name is 1 to 64 of a–z, 0–9, dot, dash and underscore, beginning with a letter or digit; for example ${proposed(target)}.`);
-    const near = valid ? "" : nameLike(name.value);
-    proposal.replaceChildren(...(near ? [button(`Use “${near}”`, () => {
-      name.value = near;
-      fault(name, "");
-      proposal.replaceChildren();
-      name.focus();
-    })] : []));
-    if (!valid) name.focus();
+    if (!named.check()) name.focus();
     else if (await saveThreshold(context, domain, name.value.trim(), target)) saved();
   }
-  const proposal = h("p", {});
   const element = h("form", { class: "row", novalidate: true, onsubmit: submit, id: SAVE_FORM },
-    h("div", {}, field("Name of the threshold", name, champion === null ? "Put a version in use first; then thresholds can be saved." : `Requests for ${domain} can then ask for a match by this name.`), proposal),
+    named.element,
     h("div", { class: "buttons" }, save));
   const offer = (found) => {
     target = found;
@@ -201,7 +173,7 @@ function drawWith(before, after, found) {
       datasets.push({ label: "advised threshold", data: [FLOOR, 1].map((y) => ({ x: found.similarity, y })), borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 0, borderWidth: 2 });
       datasets.push({ label: "95 % interval", data: found.interval.map((x) => ({ x, y: 1 })), fill: "start", backgroundColor: faint(palette.mark, 0.25), borderWidth: 0, pointRadius: 0 });
       datasets.push({
-        label: "", data: [{ x: found.similarity, y: found.target.fmr ?? rateAt(after, found.similarity) }],
+        label: "", data: [{ x: found.similarity, y: found.target.fmr ?? found.false_match_rate }],
         borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 5, showLine: false,
       });
     }
@@ -222,4 +194,25 @@ function drawWith(before, after, found) {
       },
     };
   };
+}
+
+const logit = (rate) => Math.log(rate / (1 - rate));
+
+/**
+ * The similarity that this share of random pairs reaches; null outside the curve { similarity: rising, rate: falling }. Between
+ * knots the logit is a line, as in the service.
+ */
+export function similarityAt(curve, wanted) {
+  const { similarity: x, rate } = curve;
+  if (wanted > rate[0] || wanted < rate.at(-1)) return null;
+  const below = Math.max(1, rate.findIndex((one) => one <= wanted));
+  const span = logit(rate[below]) - logit(rate[below - 1]);
+  const share = span ? (logit(wanted) - logit(rate[below - 1])) / span : 0;
+  return x[below - 1] + share * (x[below] - x[below - 1]);
+}
+
+/** Whether two curves are the same to what a picture shows. */
+function same(one, other) {
+  return one.similarity.length === other.similarity.length
+    && one.similarity.every((x, index) => Math.abs(x - other.similarity[index]) < 1e-4);
 }

@@ -3,11 +3,11 @@
 import { report, wayOut } from "./alerts.js";
 import { call, path, Refused } from "./api.js";
 import { badge, fault, field, h, table } from "./dom.js";
-import { count, oneIn, percentile, plainly, roughly, score, sentence } from "./format.js";
+import { count, oneIn, percentile, plainly, roughly, score, sentence, versionName } from "./format.js";
 import { term } from "./glossary.js";
 import { newest, page, typed, withNamed } from "./listing.js";
-import { isDamaged } from "./versions.js";
-import { asked as query, describeTarget, ENTRIES, KINDS, savedThresholds } from "./thresholds.js";
+import { isDamaged, named } from "./versions.js";
+import { asked as query, describeTarget, KINDS, rateFields, savedThresholds } from "./thresholds.js";
 
 const SOME = 200; // domains that are asked for at once
 const NEWEST = 10; // domains, and versions of each, in a list where nothing is looked for
@@ -25,11 +25,8 @@ export async function openCompare([left = "default", right = ""], context) {
   const { server, signal } = context;
   const listed = await page(context, { limit: SOME });
   let domains = await withNamed(listed, [left, right], context);
-  const mode = (value, label, checked) => h("label", { class: "choice" }, h("input", { type: "radio", name: "mode", value, checked, onchange: arrange }), label);
-  const one = mode("one", "Two sentences", true);
-  const many = mode("many", "One against many");
   const a = h("textarea", { rows: "2", dir: "auto" });
-  const b = h("textarea", { rows: "2", dir: "auto" });
+  const b = h("textarea", { rows: "4", dir: "auto" });
   const first = offer(h("select", {}), domains, left, null, [left, right]);
   const target = targetFields(context);
   first.addEventListener("change", () => target.offer(first.value, domains));
@@ -38,9 +35,9 @@ export async function openCompare([left = "default", right = ""], context) {
     try {
       const found = await page(context, { contains, limit: SOME });
       domains = await withNamed(found, [first.value, second.value], context);
-      const named = [first.value, second.value];
-      offer(first, domains, first.value, null, named, contains);
-      offer(second, domains, second.value, "nothing", named, contains);
+      const chosen = [first.value, second.value];
+      offer(first, domains, first.value, null, chosen, contains);
+      offer(second, domains, second.value, "nothing", chosen, contains);
     } catch (error) {
       if (!signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
     }
@@ -50,29 +47,21 @@ export async function openCompare([left = "default", right = ""], context) {
   const form = h("form", { class: "card", novalidate: true, onsubmit: submit, onkeydown: (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
   } },
-    h("fieldset", { class: "choices" }, h("legend", {}, "Compare"), one, many),
-    h("div", { class: "row even" }, field("Sentence", a, ""), field("Compared with", b, "")),
+    h("div", { class: "row even" }, field("Sentence", a, ""), field("Compared with", b, `One sentence a line, at most ${count(server.limits.pairs)}.`)),
     find && field("Find a domain", find, `The lists below show the ${NEWEST} newest; here all are found by a part of their name.`),
     h("div", { class: "row even" }, field("Scored by", first, "A domain's version in use, or another: name@2 is version 2. Requests that name no domain are scored by default."), field("Second version", second, "Another domain or version, to see the difference.")),
     target.element,
     h("div", { class: "buttons" }, score_, h("button", { type: "button", onclick: fill }, "Fill in an example"), h("span", { class: "muted small keys" }, "Ctrl + Enter scores")));
 
-  const several = () => many.querySelector("input").checked;
-
-  function arrange() {
-    b.rows = several() ? 7 : 2;
-    document.getElementById(`${b.id}-hint`).textContent = several() ? `One sentence a line, at most ${count(server.limits.pairs)}.` : "";
-  }
-
   function fill() {
     a.value = EXAMPLE.a;
-    b.value = several() ? EXAMPLE.b : EXAMPLE.b.split("\n")[0];
+    b.value = EXAMPLE.b;
     submit();
   }
 
   async function submit(event) {
     event?.preventDefault();
-    const others = (several() ? b.value.split("\n") : [b.value.replaceAll("\n", " ")]).map((text) => text.trim()).filter(Boolean);
+    const others = b.value.split("\n").map((text) => text.trim()).filter(Boolean);
     fault(a, a.value.trim() ? "" : "Write a sentence.");
     fault(b, others.length > server.limits.pairs ? `${count(others.length)} sentences; at most ${count(server.limits.pairs)} are scored at once.` : others.length ? "" : "Write a sentence to compare with.");
     const wanted = target.read();
@@ -86,7 +75,7 @@ export async function openCompare([left = "default", right = ""], context) {
     score_.disabled = true;
     try {
       const answers = await Promise.all(asked.map((domain) => judged(domain, pairs, wanted, context)));
-      results.replaceChildren(...scores(pairs, asked, answers, several()));
+      results.replaceChildren(...scores(pairs, asked, answers));
     } catch (error) {
       if (signal.aborted || context.refused(error)) return;
       results.replaceChildren();
@@ -103,14 +92,13 @@ export async function openCompare([left = "default", right = ""], context) {
     form, results];
 }
 
-/** All versions that can answer, by domain, aliases first; where nothing is looked for, of the newest domains and of those that are named. */
-function offer(element, domains, chosen, none, named, found = "") {
-  const kept = ["default", ...named.map(domainOf)];
+/** All versions that can answer, by domain, the one in use first; where nothing is looked for, of the newest domains and of those that are named. */
+function offer(element, domains, chosen, none, asked, found = "") {
+  const kept = ["default", ...asked.map(domainOf)];
   const some = newest(domains).filter(({ domain }, index) => found || index < NEWEST || kept.includes(domain));
   const groups = some.map(({ domain, champion, previous, versions, unreadable }) => h("optgroup", { label: domain },
     h("option", { value: domain }, choiceOf({ domain, champion, versions, unreadable })),
-    previous && h("option", { value: `${domain}@previous` }, `${domain}: previous, version ${previous}`),
-    [...versions].reverse().filter(({ servable, version }, index) => servable && (index < NEWEST || `${domain}@${version}` === chosen)).map(({ version, method }) => h("option", { value: `${domain}@${version}` }, `${domain}@${version}: ${method}`))));
+    [...versions].reverse().filter(({ servable, version }, index) => servable && (index < NEWEST || version === previous || `${domain}@${version}` === chosen)).map((version) => h("option", { value: `${domain}@${version.version}` }, `${domain}: ${versionName(version)}`))));
   element.replaceChildren(...[none && h("option", { value: "" }, none), ...groups].filter(Boolean));
   element.value = chosen;
   if (element.selectedIndex < 0) element.selectedIndex = 0;
@@ -119,7 +107,7 @@ function offer(element, domains, chosen, none, named, found = "") {
 
 function choiceOf(state) {
   if (isDamaged(state)) return `${state.domain}: damaged`;
-  return state.champion ? `${state.domain}: version ${state.champion}, in use` : `${state.domain}: uncorrected`;
+  return state.champion ? `${state.domain}: in use, ${named(state.champion, state.versions)}` : `${state.domain}: uncorrected`;
 }
 
 /** What a verdict rests on: a saved threshold of the domain, or a rate. `read()` gives { name, target }, { target } or null. */
@@ -132,11 +120,9 @@ function targetFields(context) {
     touched = true;
     arrange();
   } });
-  const rate = h("input", { type: "number", step: "any", inputmode: "decimal", value: KINDS.fmr.first });
-  const entries = h("input", { type: "number", step: "1", min: "1", inputmode: "numeric", value: String(ENTRIES) });
-  const rateField = field("Wanted false-match rate in per cent", rate, "");
-  const entriesField = field("Entries searched", entries, "How many texts each search looks through.");
-  const element = h("div", { class: "row" }, field("A pair is a match at", kind, "A threshold that was saved for the domain, or a rate."), rateField, entriesField);
+  const rates = rateFields();
+  let of = null; // the kind whose rate is shown
+  const element = h("div", { class: "row" }, field("A pair is a match at", kind, "A threshold that was saved for the domain, or a rate."), rates.wanted, rates.gallery);
   const typedKind = () => (kind.value in KINDS ? kind.value : null);
   fill(["fmr", "false_hit_rate"], "fmr");
 
@@ -153,13 +139,9 @@ function targetFields(context) {
 
   function arrange() {
     const name = typedKind();
-    rateField.hidden = name === null;
-    entriesField.hidden = name !== "false_hit_rate";
-    if (name === null || rate.dataset.kind === name) return;
-    rate.dataset.kind = name;
-    rate.value = KINDS[name].first;
-    rateField.querySelector("label").textContent = `Wanted ${KINDS[name].label} in per cent`;
-    rateField.querySelector(".hint").textContent = KINDS[name].hint;
+    rates.wanted.hidden = name === null;
+    rates.gallery.hidden = name !== "false_hit_rate";
+    if (name !== null && name !== of) rates.show(of = name);
   }
 
   /** Offers what this version can be asked for; what cannot be found out is not offered. */
@@ -188,23 +170,16 @@ function targetFields(context) {
   }
 
   function read() {
-    fault(rate, "");
-    fault(entries, "");
+    rates.controls.forEach((control) => fault(control, ""));
     if (kind.value.startsWith("saved:")) {
       const { name, target } = saved.find((one) => `saved:${one.name}` === kind.value);
       return { owner, name, target };
     }
     const name = typedKind();
-    if (name === null) return null;
-    const share = Number(rate.value) / 100;
-    fault(rate, rate.value && share > 0 && share < 1 ? "" : "Give a number above 0 and below 100.");
-    if (name !== "false_hit_rate") return { target: { [name]: share } };
-    const gallery = Number(entries.value);
-    fault(entries, Number.isInteger(gallery) && gallery > 0 ? "" : "Give a whole number above 0.");
-    return { target: { [name]: share, gallery } };
+    return name === null ? null : { target: rates.read(name) };
   }
 
-  return { element, offer, read, controls: [rate, entries] };
+  return { element, offer, read, controls: rates.controls };
 }
 
 const LIKELY = 0.5; // probability from which on a match is more likely than not
@@ -214,7 +189,6 @@ const domainOf = (reference) => reference.split("@")[0];
 /** The number of the version that a reference names; null where it is not known here. */
 function versionOf(reference, state) {
   const [, pinned] = reference.split("@");
-  if (pinned === "previous") return state?.previous ?? null;
   return pinned ? Number(pinned) : state?.champion ?? null;
 }
 
@@ -255,10 +229,10 @@ function verdictLine({ domain, version, verdict }, digits) {
   return h("p", { class: "verdict" }, `${domain}@${version}: a match has ${from} (${what}).`);
 }
 
-/** The answers as one table, the highest first where there are many; a line for each pair and version. */
-function scores(pairs, asked, answers, sorted) {
+/** The answers as one table, the highest first; a line for each pair and version. */
+function scores(pairs, asked, answers) {
   const order = pairs.map((_, index) => index);
-  if (sorted) order.sort((i, j) => isUnreadable(answers[0], i) - isUnreadable(answers[0], j) || answers[0].similarity[j] - answers[0].similarity[i]);
+  order.sort((i, j) => isUnreadable(answers[0], i) - isUnreadable(answers[0], j) || answers[0].similarity[j] - answers[0].similarity[i]);
   const any = (of) => answers.some(of);
   const graded = any(({ notices }) => notices.some((notice) => notice.startsWith("probability_is_mean_grade")));
   const doubtful = !graded && any(({ verdict, probability }) => verdict?.match && probability?.some((share, row) => verdict.match[row] && share < LIKELY));

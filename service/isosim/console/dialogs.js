@@ -1,7 +1,7 @@
 /** Questions in native dialogs: is this meant, and which key. */
 
 import { call, key, Refused } from "./api.js";
-import { explain } from "./alerts.js";
+import { explain, report, say } from "./alerts.js";
 import { button, field, h, unique } from "./dom.js";
 import { sentence } from "./format.js";
 
@@ -35,6 +35,19 @@ export async function confirm({ title, text, label, danger = false, typed = null
     onkeydown: (event) => { if (event.key === "Enter" && !yes.disabled) close("yes")(event); },
   }));
   return (await ask(title, [...paragraphs, name, h("div", { class: "buttons" }, yes, no)].filter(Boolean))) === "yes";
+}
+
+/** Asks, does it, says so. `question`: for `confirm`. Resolves to whether it was done. */
+export async function change(context, { question, failed, done, doing }) {
+  if (!(await confirm(question))) return false;
+  try {
+    await doing();
+  } catch (error) {
+    if (!context.refused(error)) report(failed, error, null);
+    return false;
+  }
+  say(done);
+  return true;
 }
 
 /** Asks for a key, tries it, and keeps it for this tab's session. Resolves to "changed", "forgotten" or "". */

@@ -3,7 +3,7 @@
 import { report } from "./alerts.js";
 import { call, path } from "./api.js";
 import { action, badge, button, facts, field, h, select, table, unique } from "./dom.js";
-import { ago, count, counted, methodName, percent, score, sentence } from "./format.js";
+import { ago, count, counted, dated, methodName, percent, score, sentence } from "./format.js";
 import { term, withTerms } from "./glossary.js";
 import { jobList } from "./jobs.js";
 import { newest, page, typed } from "./listing.js";
@@ -112,8 +112,8 @@ function folded(state, context) {
     if (await removeDomain(context, state)) context.reload();
   }, { class: "danger quiet", "aria-label": `Delete domain ${domain}` });
   return [
-    ...(isDamaged(state) ? damage(state) : [h("p", {}, ...championLine(state))]),
-    latest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", "Sentences", "Labels", "Actions"],
+    ...(isDamaged(state) ? damage(state) : [withoutVersion(state)]),
+    latest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Sentences", "Labels", "Actions"],
       latest.map((version, place) => versionRow(version, state, context, place < COUNTED)), { class: "stacked" }),
     versions.length > 0 && !isDamaged(state) && thresholdList(domain, null, context, { champion }).element,
     driftDetails(state.drift),
@@ -129,14 +129,11 @@ function damage({ domain, unreadable }) {
     h("p", {}, "Run this command where the model store is, or restore the record from a backup."))];
 }
 
-function championLine({ champion, versions }) {
-  const version = versions.find((one) => one.version === champion);
-  if (champion === null) return ["No version is in use yet: put one in use."];
-  if (!version) return ["The encoder's own similarity is in use, without a scale: no percentiles. Put a version in use to give it one."];
-  return [
-    h("strong", {}, `Version ${champion}`), ` is in use: ${methodName(version.method)}, `, ago(version.created),
-    version.sentences ? `, from ${counted(version.sentences, "sentence")}.` : ".",
-  ];
+/** What answers where no version is in use; null where one is. */
+function withoutVersion({ champion, versions }) {
+  if (versions.some(({ version }) => version === champion)) return null;
+  return h("p", {}, champion === null ? "No version is in use yet: put one in use."
+    : "The encoder's own similarity is in use, without a scale: no percentiles. Put a version in use to give it one.");
 }
 
 /** How many labels a version has; its report knows. */
@@ -152,21 +149,18 @@ function versionRow(version, state, context, counting) {
   const { domain, champion, previous } = state;
   const number = version.version;
   const role = number === champion ? badge("in use", "good") : number === previous ? badge("previous") : "";
-  const named = number === champion || number === previous;
   const buttons = h("div", { class: "buttons tight" },
     action("Report", `#/report/${encodeURIComponent(domain)}/${number}`, { "aria-label": `Report of ${domain}, version ${number}` }),
     number !== champion && (version.servable || version.damaged) && button("Put in use", async () => {
       if (await promote(context, state, number)) context.reload();
     }, { "aria-label": `Put ${domain}, version ${number}, in use` }),
-    !named && button("Delete", async () => {
+    !role && button("Delete", async () => {
       if (await remove(context, state, number)) context.reload();
     }, { class: "danger quiet", "aria-label": `Delete ${domain}, version ${number}` }),
   );
   return h("tr", {},
-    h("th", { scope: "row" }, String(number)),
+    h("th", { scope: "row" }, String(number), h("span", { class: "under small" }, `${methodName(version.method)}, ${dated(version.created)}`)),
     h("td", {}, role, hindrance(version)),
-    h("td", {}, methodName(version.method)),
-    h("td", {}, ago(version.created)),
     h("td", { class: "number" }, version.sentences ? count(version.sentences) : "–"),
     counting ? labelCount({ domain, number }, context) : h("td", { class: "number" }, "–"),
     h("td", {}, buttons),

@@ -88,6 +88,12 @@ export function methodName(method) {
   return argument ? `${known} (${Number(argument)})` : known;
 }
 
+/** When a version or a job was made, to the minute. */
+export const dated = (time) => new Date(time).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+
+/** A version by what tells it from others: "version 2 (whitening, Nov 29, 2026, 4:05 PM)". */
+export const versionName = ({ version, method, created }) => `version ${version} (${methodName(method)}, ${dated(created)})`;
+
 /** What a calibration may be asked to do with its version. */
 export const PROMOTIONS = {
   if_better: "if it is surely better",

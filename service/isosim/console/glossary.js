@@ -1,4 +1,4 @@
-/** The words that an analyst meets: one plain sentence each, in a panel beside the page and where the word stands. */
+/** The words that an analyst meets: one plain sentence each, in a panel beside the page that opens where the word stands. */
 
 import { h } from "./dom.js";
 
@@ -37,48 +37,15 @@ const DETAILS = {
 
 const ALL = { ...WORDS, ...DETAILS };
 const SPELLINGS = { thresholds: "threshold", domains: "domain", versions: "version", probabilities: "probability", "labelled pairs": "labelled pair" };
-const HIDE_AFTER = 200; // ms, in which the pointer may move from the word to its sentence
 
 const slug = (word) => `term-${word.toLowerCase().replace(/[^a-z0-9]+/g, "-")}`;
 
-let tip = null; // one for the page; in the top layer, so that no scrolling box cuts it
-let timer = 0;
-
-/** The sentences that words are described by, and the box that shows one; made with the first word. */
-function prepare() {
-  document.body.append(h("div", { hidden: true }, Object.entries(ALL).map(([word, sentence]) => h("span", { id: slug(word) }, sentence))));
-  tip = h("div", { class: "tip", popover: "manual", "aria-hidden": "true", onmouseenter: () => clearTimeout(timer), onmouseleave: hide });
-  document.body.append(tip);
-  window.addEventListener("hashchange", hide);
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-}
-
-function hide() {
-  clearTimeout(timer);
-  if (tip.matches(":popover-open")) tip.hidePopover();
-}
-
-function show(word, button) {
-  clearTimeout(timer);
-  tip.textContent = ALL[word];
-  if (!tip.matches(":popover-open")) tip.showPopover();
-  const [at, size, gap] = [button.getBoundingClientRect(), tip.getBoundingClientRect(), 6];
-  const below = at.bottom + gap + size.height <= window.innerHeight;
-  tip.style.left = `${Math.max(gap, Math.min(at.left, document.documentElement.clientWidth - size.width - gap))}px`;
-  tip.style.top = `${below ? at.bottom + gap : Math.max(gap, at.top - gap - size.height)}px`;
-}
-
-/** A word whose sentence shows on hover, on keyboard focus and on a tap; Escape hides it. */
+/** A word that opens the glossary at its sentence, which shows on hover too. */
 export function term(word, shown = word) {
-  if (!tip) prepare();
-  const button = h("button", {
-    type: "button", class: "term", "aria-describedby": slug(word),
-    onfocus: () => show(word, button), onblur: hide,
-    onclick: () => show(word, button),
-    onmouseenter: () => show(word, button),
-    onmouseleave: () => { timer = setTimeout(hide, HIDE_AFTER); },
+  const open = () => requestAnimationFrame(() => document.getElementById(slug(word)).focus()); // once the panel is there
+  return h("button", {
+    type: "button", class: "term", title: ALL[word], popovertarget: "glossary", popovertargetaction: "show", onclick: open,
   }, shown);
-  return button;
 }
 
 const SPELLED = [...Object.keys(ALL), ...Object.keys(SPELLINGS)].sort((a, b) => b.length - a.length);
@@ -97,7 +64,7 @@ export function withTerms(text) {
   });
 }
 
-const list = (words) => h("dl", { class: "words" }, Object.entries(words).map(([word, sentence]) => h("div", {}, h("dt", {}, word), h("dd", {}, sentence))));
+const list = (words) => h("dl", { class: "words" }, Object.entries(words).map(([word, sentence]) => h("div", { id: slug(word), tabindex: "-1" }, h("dt", {}, word), h("dd", {}, sentence))));
 
 /** Fills the panel beside the page, which the browser opens and closes. */
 export function fillGlossary() {

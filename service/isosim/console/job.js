@@ -1,8 +1,8 @@
 /** One calibration: followed live while it runs, then what came of it. */
 
-import { alertBox, explain, report, say } from "./alerts.js";
+import { alertBox, explain, say } from "./alerts.js";
 import { call, events, path, Refused } from "./api.js";
-import { confirm } from "./dialogs.js";
+import { change } from "./dialogs.js";
 import { action, badge, button, facts, h } from "./dom.js";
 import { ago, count, counted, methodName, plainly, promotionReason, PROMOTIONS, seconds, sentence } from "./format.js";
 import { withTerms } from "./glossary.js";
@@ -24,10 +24,12 @@ const EMBEDDED = 0.7; // progress at which the embedding ends; what follows took
 const FIRST_WAIT = 1000; // ms before a broken stream is taken up again, doubled each time
 const LONGEST_WAIT = 15000;
 
-export async function cancel(context, job) {
-  const meant = await confirm({ title: `Cancel the calibration of ${job.domain}?`, text: "Its text is deleted and no version appears.", label: "Cancel the calibration", keep: "Keep it running", danger: true });
-  return meant && act(context, "DELETE", path("calibrate", job.job), "The calibration was not cancelled", "The calibration is cancelled.");
-}
+export const cancel = (context, job) => change(context, {
+  question: { title: `Cancel the calibration of ${job.domain}?`, text: "Its text is deleted and no version appears.", label: "Cancel the calibration", keep: "Keep it running", danger: true },
+  failed: "The calibration was not cancelled",
+  done: "The calibration is cancelled.",
+  doing: () => call("DELETE", path("calibrate", job.job)),
+});
 
 const textOf = (job) => `isosim.text.${job}`; // stays in the tab: the server keeps no names of files
 
@@ -40,17 +42,6 @@ export function noteText(job, words) {
 }
 
 export const notedText = (job) => sessionStorage.getItem(textOf(job));
-
-export async function act(context, method, where, failed, done) {
-  try {
-    await call(method, where);
-  } catch (error) {
-    if (!context.refused(error)) report(failed, error, null);
-    return false;
-  }
-  say(done);
-  return true;
-}
 
 export async function openJob([id], context) {
   const first = await call("GET", path("calibrate", id), { signal: context.signal });
@@ -73,11 +64,7 @@ export async function openJob([id], context) {
   }
 
   await show(first);
-  if (ACTIVE.has(first.status)) {
-    follow(path("calibrate", id), show, (error, wait) => lost.replaceChildren(h("div", { class: "alert" },
-      h("p", {}, `${sentence(explain(error).text)} The calibration goes on where it runs; asking again in ${seconds(wait / 1000)}.`))), context)
-      .catch((error) => { if (!context.signal.aborted && !context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload)); });
-  }
+  if (ACTIVE.has(first.status)) follow(path("calibrate", id), show, lost, "The calibration goes on where it runs", context);
   return [
     h("p", { class: "trail" }, h("a", { href: "#/calibrate" }, "Calibrations"), " / ", first.job.slice(0, 8)),
     h("h1", {}, first.base ? `Labels for ${first.domain}, version ${first.base}` : `Calibration of ${first.domain}`),
@@ -94,8 +81,9 @@ export async function openJob([id], context) {
   ];
 }
 
-/** Shows every state until the job ends; takes a broken stream up again. */
-export async function follow(where, show, lost, { signal }) {
+/** Shows every state until the job ends; takes a broken stream up again, and says so in `lost`, with what the job does then. */
+export async function follow(where, show, lost, meanwhile, context) {
+  const { signal } = context;
   let wait = FIRST_WAIT;
   while (!signal.aborted) {
     try {
@@ -107,8 +95,11 @@ export async function follow(where, show, lost, { signal }) {
       }
     } catch (error) {
       if (signal.aborted) return;
-      if (error instanceof Refused && error.status < 500 && error.status !== 429) throw error;
-      lost(error, wait);
+      if (error instanceof Refused && error.status < 500 && error.status !== 429) {
+        if (!context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload));
+        return;
+      }
+      lost.replaceChildren(h("div", { class: "alert" }, h("p", {}, `${sentence(explain(error).text)} ${meanwhile}; asking again in ${seconds(wait / 1000)}.`)));
     }
     await new Promise((resolve) => { setTimeout(resolve, wait); });
     wait = Math.min(2 * wait, LONGEST_WAIT);

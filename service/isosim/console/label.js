@@ -3,13 +3,47 @@
 import { explain, report } from "./alerts.js";
 import { call, idempotencyKey, path } from "./api.js";
 import { action, fault, field, h } from "./dom.js";
-import { sentence } from "./format.js";
+import { counted, sentence } from "./format.js";
 import { labelsOf } from "./intake.js";
 
-export const LABEL_FILES = ".tsv,.csv,.txt,.xlsx,.ndjson,.jsonl,.parquet,text/*";
-export const COLUMNS = "Columns a, b and label: two texts, and 1 for a match or 0 for none; a column weight may follow.";
-export const GRADES_LABEL = "The labels are grades of similarity";
-export const GRADES_HINT = "Only for labels within 0–1 or 0–5 that say how similar two sentences are: the domain then gives a mean grade, and has no precision.";
+const FILES = ".tsv,.csv,.txt,.xlsx,.ndjson,.jsonl,.parquet,text/*";
+
+/**
+ * Fields for a file of labelled pairs. Returns { file, elements, kind(): "grades" or "matches", read(): the pairs, none
+ * without a file, null where it cannot be read, which is said at its field }.
+ */
+export function labelFields(context) {
+  const { signal } = context;
+  let reading = null;
+  const look = () => { reading = understand(); };
+  const file = h("input", { type: "file", accept: FILES, onchange: look });
+  const grades = h("input", { type: "checkbox", onchange: look });
+  const kind = () => (grades.checked ? "grades" : "matches");
+
+  async function understand() {
+    const [chosen] = file.files;
+    fault(file, "");
+    if (!chosen) return [];
+    try {
+      const pairs = await labelsOf(chosen, kind(), signal);
+      if (file.files[0] === chosen) document.getElementById(`${file.id}-hint`).textContent = `${counted(pairs.length, "labelled pair")} understood.`;
+      return pairs;
+    } catch (error) {
+      if (!signal.aborted && !context.refused(error) && file.files[0] === chosen) fault(file, sentence(explain(error).text));
+      return null;
+    }
+  }
+
+  const elements = [
+    field("File of labelled pairs", file, "Columns a, b and label: two texts, and 1 for a match or 0 for none; a column weight may follow."),
+    field("The labels are grades of similarity", grades, "Only for labels within 0–1 or 0–5 that say how similar two sentences are: the domain then gives a mean grade, and has no precision."),
+  ];
+  const read = () => {
+    if (!reading || file.hasAttribute("aria-invalid")) look();
+    return reading;
+  };
+  return { file, elements, kind, read };
+}
 
 export async function openLabel([domain], context) {
   const { champion } = await call("GET", path("domains", domain), { signal: context.signal });
@@ -29,25 +63,18 @@ export async function openLabel([domain], context) {
 /** A file of labelled pairs, for a domain. */
 function fromFile(domain, context) {
   const { signal } = context;
-  const file = h("input", { type: "file", accept: LABEL_FILES, onchange: () => fault(file, "") });
-  const grades = h("input", { type: "checkbox" });
+  const labels = labelFields(context);
   const send = h("button", { type: "submit" }, "Send the labels");
 
   async function submit(event) {
     event?.preventDefault();
-    const [chosen] = file.files;
-    fault(file, chosen ? "" : "Choose a file first.");
-    if (!chosen) return;
+    fault(labels.file, labels.file.files.length ? "" : "Choose a file first.");
+    if (!labels.file.files.length) return;
     send.disabled = true;
     try {
-      const kind = grades.checked ? "grades" : "matches";
-      const pairs = await labelsOf(chosen, kind, signal).catch((error) => {
-        if (signal.aborted || context.refused(error)) return null;
-        fault(file, sentence(explain(error).text));
-        return null;
-      });
+      const pairs = await labels.read();
       if (!pairs) return;
-      const { job } = await call("POST", `${path("domains", domain, "labels")}?kind=${kind}`, {
+      const { job } = await call("POST", `${path("domains", domain, "labels")}?kind=${labels.kind()}`, {
         body: pairs.map((pair) => `${JSON.stringify(pair)}\n`).join(""),
         headers: { "content-type": "application/x-ndjson", "idempotency-key": idempotencyKey() }, signal,
       });
@@ -61,6 +88,5 @@ function fromFile(domain, context) {
 
   return h("form", { class: "card", novalidate: true, onsubmit: submit }, h("h2", {}, "Or send labels from a file"),
     h("p", { class: "muted" }, "Sending makes a new version of the domain with these labels, in place of earlier ones. It is put in use, with the same similarities, unless its probabilities are worse or it cannot reach a saved threshold."),
-    field("File of labelled pairs", file, COLUMNS), field(GRADES_LABEL, grades, GRADES_HINT),
-    h("div", { class: "buttons" }, send));
+    ...labels.elements, h("div", { class: "buttons" }, send));
 }

@@ -1,8 +1,12 @@
 /** Domains as the page asks for them: some at a time, for a store may hold more than any page should. */
 
+import { report } from "./alerts.js";
 import { Refused, call } from "./api.js";
+import { button, fault, field, h, unique } from "./dom.js";
+import { nameLike } from "./format.js";
 
-export const WAIT = 250; // ms after the last key stroke in a search
+const WAIT = 250; // ms after the last key stroke in a search
+const SOME = 200; // domains suggested
 
 /** A page of domains: { domains, next }. */
 export function page({ signal }, { contains = "", after = "", limit = 50 } = {}) {
@@ -35,4 +39,67 @@ export function typed(input, look) {
     timer = setTimeout(() => look(input.value.trim().toLowerCase()), WAIT);
   });
   return input;
+}
+
+/**
+ * A field for a name; where it cannot be used, one that is close to it is offered. `empty`: what to say where there is none,
+ * "" if it may be left out. Returns { element, check(): whether the name can be used }.
+ */
+export function nameField(label, input, hint, { pattern, empty }) {
+  const proposal = h("p", {});
+
+  function propose(name) {
+    proposal.replaceChildren(...(name ? [button(`Use “${name}”`, () => {
+      input.value = name;
+      input.dispatchEvent(new Event("input", { bubbles: true }));
+      input.focus();
+    })] : []));
+  }
+
+  function check() {
+    const name = input.value.trim();
+    const valid = name ? new RegExp(`^${pattern}$`).test(name) : !empty;
+    fault(input, valid ? "" : name ? "1 to 64 of a–z, 0–9, dot, dash and underscore, beginning with a letter or digit." : empty);
+    propose(valid ? "" : nameLike(name));
+    return valid;
+  }
+
+  input.addEventListener("input", () => {
+    fault(input, "");
+    propose("");
+  });
+  return { element: h("div", {}, field(label, input, hint), proposal), check };
+}
+
+/**
+ * A field for the name of a domain, which suggests those that exist. hint(name, known): what the name means, `known` being
+ * the domain's state if there is one. Returns { element, input, name(), check() }.
+ */
+export async function domainField(context, wanted, hint, rules) {
+  const { signal } = context;
+  const listed = await page(context, { limit: SOME });
+  let domains = await withNamed(listed, [wanted], context);
+  const list = h("datalist", { id: unique("domains") });
+  const input = h("input", { type: "text", list: list.id, value: wanted, autocomplete: "off", autocapitalize: "none", spellcheck: "false", oninput: describe, onchange: () => check() });
+  const { element, check } = nameField("Domain", input, "", rules);
+  const name = () => input.value.trim();
+
+  function describe() {
+    list.replaceChildren(...domains.map(({ domain }) => h("option", { value: domain })));
+    document.getElementById(`${input.id}-hint`).textContent = hint(name(), domains.find(({ domain }) => domain === name().split("@")[0]));
+  }
+
+  if (listed.next !== null) {
+    typed(input, async (contains) => {
+      try {
+        domains = await withNamed(await page(context, { contains, limit: SOME }), [contains], context);
+        describe();
+      } catch (error) {
+        if (!signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
+      }
+    });
+  }
+  element.append(list);
+  requestAnimationFrame(describe); // once the hint stands in the page
+  return { element, input, name, check };
 }

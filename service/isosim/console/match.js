@@ -1,9 +1,9 @@
 /** One match: followed while it runs; then what a target lets pass and what that is worth, pairs to judge, downloads. */
 
-import { alertBox, explain, report } from "./alerts.js";
+import { alertBox, report } from "./alerts.js";
 import { call, download, path, Refused } from "./api.js";
 import { action, badge, button, fault, field, h, refill, select, table } from "./dom.js";
-import { ago, count, counted, percent, plainly, range, score, seconds, sentence } from "./format.js";
+import { ago, count, counted, dated, percent, plainly, range, score, sentence } from "./format.js";
 import { parseLines } from "./intake.js";
 import { ACTIVE, follow, progress } from "./job.js";
 import { scores } from "./histogram.js";
@@ -49,11 +49,7 @@ export async function openMatch([id, ...wanted], context) {
   }
 
   await show(first);
-  if (ACTIVE.has(first.status)) {
-    follow(where, show, (error, wait) => lost.replaceChildren(h("div", { class: "alert" },
-      h("p", {}, `${sentence(explain(error).text)} It goes on, or begins again when the server is back; asking again in ${seconds(wait / 1000)}.`))), context)
-      .catch((error) => { if (!context.signal.aborted && !context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload)); });
-  }
+  if (ACTIVE.has(first.status)) follow(where, show, lost, "It goes on, or begins again when the server is back", context);
   return [
     h("p", { class: "trail" }, h("a", { href: "#/" }, "Find matches"), " / ", id.slice(0, 8)),
     h("h1", {}, `Matches in ${nameOf(first)}`),
@@ -112,7 +108,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
 
   function tellUntil(time) {
     until.dateTime = time;
-    until.textContent = new Date(time).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+    until.textContent = dated(time);
   }
 
   /** The target as parameters of the service; null where none is given rightly. */

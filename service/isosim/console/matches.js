@@ -2,26 +2,24 @@
 
 import { clearAlerts, report } from "./alerts.js";
 import { call, download, idempotencyKey, path } from "./api.js";
-import { confirm } from "./dialogs.js";
-import { action, badge, button, fault, field, h, table, unique } from "./dom.js";
+import { change } from "./dialogs.js";
+import { action, badge, button, h, table, unique } from "./dom.js";
 import { ago, count, counted, percent } from "./format.js";
 import { fileIntake } from "./intake.js";
-import { act, ACTIVE, STAGES } from "./job.js";
+import { ACTIVE, STAGES } from "./job.js";
 import { held } from "./judging.js";
 import { liveList } from "./jobs.js";
-import { page, typed, withNamed } from "./listing.js";
+import { domainField } from "./listing.js";
 
-const SOME = 200; // domains suggested
 const SAMPLE = "sample.csv";
 
 export async function openMatches([wanted = ""], context) {
   const { server, signal } = context;
-  const listed = await page(context, { limit: SOME });
-  let domains = await withNamed(listed, [wanted], context);
   let posting = null;
+  const domain = await domainField(context, wanted, describe, { pattern: `${server.domain_pattern}(@[0-9]+)?`, empty: "" });
 
   const given = {
-    verdicts: ({ distinct }) => (distinct < server.fewest.auto && !two.checked && !domain.value ? [["", `With fewer than ${count(server.fewest.auto)} different texts, similarities follow the server's general scale.`]] : []),
+    verdicts: ({ distinct }) => (distinct < server.fewest.auto && !two.checked && !domain.name() ? [["", `With fewer than ${count(server.fewest.auto)} different texts, similarities follow the server's general scale.`]] : []),
     changed: () => {
       posting = null;
       clearAlerts(); // what was wrong with the file before
@@ -39,10 +37,7 @@ export async function openMatches([wanted = ""], context) {
   const second = fileIntake(context, { ...given, legend: "Known texts", lead: "The texts that yours are compared with. Each text of your file is matched against these, and not against its own file.", label: "Choose the file of known texts", pasteLabel: "Or paste known texts", takes: (event) => receiver(event) === second });
   const two = h("input", { type: "radio", name: unique("files"), onchange: showSecond });
   const one = h("input", { type: "radio", name: two.name, checked: true, onchange: showSecond });
-  const list = h("datalist", { id: unique("domains") });
-  const domain = h("input", { type: "text", list: list.id, value: wanted, autocomplete: "off", autocapitalize: "none", spellcheck: "false", oninput: describe });
-  if (listed.next !== null) typed(domain, lookUp);
-  const scale = h("details", { open: wanted !== "" }, h("summary", {}, "Scale (optional)"), field("Domain", domain, ""));
+  const scale = h("details", { open: wanted !== "" }, h("summary", {}, "Scale (optional)"), domain.element);
   const start = h("button", { type: "submit", class: "primary" }, "Find matches");
   const sample = button("Try it with a sample", trySample);
   const form = h("form", { class: "card", novalidate: true, onsubmit: submit, oninput: () => { posting = null; } },
@@ -66,33 +61,11 @@ export async function openMatches([wanted = ""], context) {
     }
   }
 
-  async function lookUp(contains) {
-    try {
-      domains = await withNamed(await page(context, { contains, limit: SOME }), [contains], context);
-      describe();
-    } catch (error) {
-      if (!signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
-    }
-  }
-
   /** What the named domain means for the similarities. */
-  function describe() {
-    list.replaceChildren(...domains.map(({ domain: name }) => h("option", { value: name })));
-    fault(domain, "");
-    const name = domain.value.trim();
-    const known = domains.find((some) => some.domain === name.split("@")[0]);
+  function describe(name, known) {
     const there = known && (known.versions.length || known.champion === 0);
-    document.getElementById(`${domain.id}-hint`).textContent = !name ? "Leave it empty for a scale made from your texts. Or name a domain to use its scale; a new name keeps the scale of these texts under that name."
+    return !name ? "Leave it empty for a scale made from your texts. Or name a domain to use its scale; a new name keeps the scale of these texts under that name."
       : there ? `The similarities are those of ${name}.` : "There is no such domain yet: it is made, with the scale of these texts.";
-  }
-
-  function wrong() {
-    const valid = !domain.value.trim() || new RegExp(`^${server.domain_pattern}(@[0-9]+)?$`).test(domain.value.trim());
-    fault(domain, valid ? "" : "1 to 64 of a–z, 0–9, dot, dash and underscore, beginning with a letter or digit.");
-    if (valid) return false;
-    scale.open = true;
-    domain.focus();
-    return true;
   }
 
   async function submit(event) {
@@ -102,9 +75,13 @@ export async function openMatches([wanted = ""], context) {
     try {
       const files = two.checked ? [first, second] : [first];
       for (const file of files) if (!await file.ready()) return;
-      if (wrong()) return;
+      if (!domain.check()) {
+        scale.open = true;
+        domain.input.focus();
+        return;
+      }
       const [a, b] = files.map((file) => file.whole());
-      const asked = new URLSearchParams(domain.value.trim() ? { ...a.query, domain: domain.value.trim() } : a.query);
+      const asked = new URLSearchParams(domain.name() ? { ...a.query, domain: domain.name() } : a.query);
       const body = new FormData();
       body.append("a", a.body, a.name);
       if (b) {
@@ -125,7 +102,6 @@ export async function openMatches([wanted = ""], context) {
     }
   }
 
-  requestAnimationFrame(describe); // once the hint stands in the page
   return [h("h1", {}, "Find matches"),
     h("p", { class: "lead" }, "Give a file, and get the pairs of texts in it that mean the same, with a figure for how many of them are right."),
     form, h("section", { class: "card" }, h("h2", {}, "Your matches"), matchList(context))];
@@ -160,11 +136,15 @@ function standing({ job, status, stage, progress, error }) {
 /** Cancels or deletes a match after a question; whether it is gone. */
 export async function removeMatch({ job, status }, context) {
   const running = ACTIVE.has(status);
-  const meant = await confirm({
-    title: running ? "Cancel this match?" : "Delete this match?", danger: true, keep: running ? "Keep it running" : "Keep it",
-    text: `Its texts${running ? " are" : ", pairs and judgements are"} removed from the server for good.`, label: running ? "Cancel it" : "Delete it",
+  const gone = await change(context, {
+    question: {
+      title: running ? "Cancel this match?" : "Delete this match?", danger: true, keep: running ? "Keep it running" : "Keep it",
+      text: `Its texts${running ? " are" : ", pairs and judgements are"} removed from the server for good.`, label: running ? "Cancel it" : "Delete it",
+    },
+    failed: "The match was not removed",
+    done: running ? "The match is cancelled." : "The match is deleted.",
+    doing: () => call("DELETE", path("matches", job)),
   });
-  const gone = meant && await act(context, "DELETE", path("matches", job), "The match was not removed", running ? "The match is cancelled." : "The match is deleted.");
   if (gone) held(job).forEach((key) => localStorage.removeItem(key));
   return gone;
 }

@@ -1,15 +1,11 @@
-/** A report's pictures: random pairs before and after, reliability, the candidates. */
+/** What labels tell of a version: what its thresholds bring, how reliable its probabilities are, which methods were tried. */
 
-import { histogram, same, sharedEdges, similarityAt } from "./distribution.js";
 import { h, table } from "./dom.js";
 import { axis, faint, figure } from "./figure.js";
 import { count, counted, methodName, percent, range, score } from "./format.js";
 import { term } from "./glossary.js";
 
-const BINS = 60;
 const FEWEST = 5; // matches, below which a picture would draw chance
-const BEFORE = "before: uncorrected similarity";
-const AFTER = "after: calibrated similarity";
 
 /** A card that says why there is no picture. */
 function missing(title, why, width = "") {
@@ -33,48 +29,6 @@ export function operatingPoints({ labels: { table: rows, pairs }, reference }) {
 const atLeast = (rate, least = 0) => (rate < least ? `below ${percent(least)}` : percent(rate));
 
 const heads = (cells) => cells.map((cell) => h("th", { scope: "col" }, cell));
-
-export function randomPairs(report, signal) {
-  const [before, after] = [report.raw_reference.curve, report.reference.curve];
-  const unchanged = same(before, after);
-  const title = unchanged ? "Random pairs" : "Random pairs, before and after";
-  const edges = sharedEdges([before, after], BINS);
-  const series = [[BEFORE, before, "before"], [AFTER, after, "after"]].slice(unchanged ? 1 : 0);
-  const middle = edges.slice(1).map((edge, index) => (edge + edges[index]) / 2);
-  const median = (curve) => score(similarityAt(curve, 0.5), 2);
-  const draw = (palette) => ({
-    type: "bar",
-    data: {
-      datasets: series.map(([label, curve, colour]) => ({
-        label: unchanged ? "random pairs" : label,
-        data: histogram(curve, edges).map((y, index) => ({ x: middle[index], y })),
-        backgroundColor: faint(palette[colour], 0.55), borderColor: palette[colour], borderWidth: 1,
-        grouped: false, barPercentage: 1, categoryPercentage: 1,
-      })),
-    },
-    options: {
-      scales: {
-        x: axis(palette, "similarity of a random pair", { type: "linear", min: edges[0], max: edges.at(-1), ticks: { stepSize: 0.2, callback: (x) => score(x, 1) } }),
-        y: axis(palette, "share of random pairs", { ticks: { callback: (y) => percent(y) } }),
-      },
-      plugins: {
-        legend: { display: !unchanged },
-        tooltip: { callbacks: { title: ([one]) => `about ${score(one.parsed.x, 2)}`, label: (one) => `${one.dataset.label}: ${percent(one.parsed.y)}` } },
-      },
-    },
-  });
-  const levels = [0.9, 0.5, 0.1, 0.01, 0.001, 0.0001];
-  return figure({
-    title,
-    lead: "Two sentences picked at random should look unlike. The further left and the narrower, the more room is left for real matches.",
-    draw,
-    summary: unchanged
-      ? `This version corrects nothing; half of the random pairs reach ${median(after)}.`
-      : `Half of the random pairs reach ${median(before)} before and ${median(after)} after calibration.`,
-    numbers: table("Similarity that a share of random pairs reaches", ["Share of random pairs", ...(unchanged ? ["Similarity"] : ["Before", "After"])],
-      levels.map((level) => [percent(level), ...(unchanged ? [after] : [before, after]).map((curve) => score(similarityAt(curve, level)))])),
-  }, signal).element;
-}
 
 /** How far probabilities are off, in words. */
 function honesty({ reliability: bins, pairs }) {

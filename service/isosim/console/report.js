@@ -5,7 +5,7 @@ import { call, path, Refused } from "./api.js";
 import { action, badge, button, facts, h } from "./dom.js";
 import { ago, count, counted, methodName, percent, promotionReason, range, score, sentence } from "./format.js";
 import { term, withTerms } from "./glossary.js";
-import { candidates, operatingPoints, randomPairs, reliability } from "./pictures.js";
+import { candidates, operatingPoints, reliability } from "./pictures.js";
 import { thresholdList } from "./thresholds.js";
 import { cannotAnswer, hindrance, promote, remove } from "./versions.js";
 
@@ -30,7 +30,7 @@ export async function openReport([domain, number], context) {
     h("p", { class: "trail" }, h("a", { href: "#/domains" }, "Domains"), " / ", domain),
     h("div", { class: "heading" },
       h("h1", {}, `${domain}, version ${version.version}`),
-      h("div", { class: "buttons" }, ...actions(version, role, state.champion, context))),
+      h("div", { class: "buttons" }, ...actions(version, role, state, context))),
     h("p", {}, role ? badge(role, role === "in use" ? "good" : "") : "", hindrance(version)),
     decision(version, role, advised, state.champion),
     h("div", { class: "figures" },
@@ -114,29 +114,21 @@ function details(version, signal) {
       h("h3", {}, "Where it comes from"),
       provenance(version, report)),
     h("div", { class: "figures" },
-      randomPairs(report, signal),
       report.labels?.reliability && reliability(report.labels, signal),
       candidates(report)),
     h("p", { class: "muted small" }, "Words used here: ", ...["rawness", "whitening", "nulling", "effective rank", "AUROC", "Spearman"].flatMap((word, index) => [index ? ", " : "", term(word)]), "."));
 }
 
-function actions(version, role, champion, context) {
+function actions(version, role, state, context) {
   const { domain, version: number } = version;
   return [
     role !== "in use" && (version.servable || version.damaged) && button("Put in use", async () => {
-      if (await promote(context, { domain, champion }, number)) context.reload();
+      if (await promote(context, { ...state, revision: null }, number)) context.reload();
     }, { class: "primary" }),
     !role && button("Delete", async () => {
-      if (await remove(context, { domain, champion }, number)) location.hash = "#/domains";
+      if (await remove(context, { ...state, revision: null }, number)) location.hash = "#/domains";
     }, { class: "danger quiet" }),
-    button("Save as JSON", () => save(`${domain}-${number}-report.json`, version)),
   ].filter(Boolean);
-}
-
-function save(name, content) {
-  const address = URL.createObjectURL(new Blob([JSON.stringify(content, null, 2)], { type: "application/json" }));
-  h("a", { href: address, download: name }).click();
-  URL.revokeObjectURL(address);
 }
 
 /** Texts that the encoder cannot tell apart, by line: their pairs tie, and bound the rates that a threshold can have. */

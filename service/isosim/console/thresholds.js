@@ -2,8 +2,8 @@
 
 import { alertBox, report, say } from "./alerts.js";
 import { call, path, Refused } from "./api.js";
-import { confirm } from "./dialogs.js";
-import { button, h, table } from "./dom.js";
+import { change, confirm } from "./dialogs.js";
+import { button, fault, field, h, table } from "./dom.js";
 import { count, percent, plainly, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
 
@@ -13,9 +13,40 @@ export const KINDS = {
   false_hit_rate: { label: "false hit rate", of: "of searches", first: "1", hint: "The share of searches that may end with a wrong match.", from: "comparisons of random sentences" },
   precision: { label: "precision", of: "of the pairs that pass", first: "90", hint: "The share of true matches among the pairs that pass, for pairs like the labelled ones.", from: "labelled pairs" },
 };
-export const ENTRIES = 10000; // searched, where nothing else is said
+const ENTRIES = 10000; // searched, where nothing else is said
 
 export const kindOf = (target) => Object.keys(KINDS).find((name) => name in target);
+
+/**
+ * Fields for a rate, and for the entries of a search. Returns { wanted, gallery, controls, show(kind, first): for another
+ * kind, read(kind): the target, null where it is wrong, which is said }.
+ */
+export function rateFields(attributes = {}) {
+  const rate = h("input", { type: "number", step: "any", inputmode: "decimal", ...attributes });
+  const entries = h("input", { type: "number", step: "1", min: "1", inputmode: "numeric", value: String(ENTRIES), ...attributes });
+  const wanted = field("Wanted", rate, "");
+  const gallery = field("Entries searched", entries, "How many texts each search looks through.");
+
+  function show(kind, first = KINDS[kind].first) {
+    rate.value = first;
+    fault(rate, "");
+    gallery.hidden = kind !== "false_hit_rate";
+    wanted.querySelector("label").textContent = `Wanted ${KINDS[kind].label} in per cent`;
+    wanted.querySelector(".hint").textContent = KINDS[kind].hint;
+  }
+
+  function read(kind) {
+    const [share, searched] = [Number(rate.value) / 100, Number(entries.value)];
+    const valid = share > 0 && share < 1;
+    fault(rate, valid ? "" : "Give a number above 0 and below 100.");
+    if (kind !== "false_hit_rate") return valid ? { [kind]: share } : null;
+    const whole = Number.isInteger(searched) && searched > 0;
+    fault(entries, whole ? "" : "Give a whole number above 0.");
+    return valid && whole ? { [kind]: share, gallery: searched } : null;
+  }
+
+  return { wanted, gallery, controls: [rate, entries], show, read };
+}
 
 /** "false-match rate 1 %" */
 export function describeTarget(target) {
@@ -68,24 +99,17 @@ export async function saveThreshold(context, domain, name, target) {
   return true;
 }
 
-async function forget(context, domain, { name, target }, revision) {
-  const meant = await confirm({
+const forget = (context, domain, { name, target }, revision) => change(context, {
+  question: {
     title: `Delete the threshold ${name} of ${domain}?`,
     text: [`It stands for: ${describeTarget(target)}.`, "Requests that name it will fail."],
     label: "Delete",
     danger: true,
-  });
-  if (!meant) return false;
-  try {
-    const start = revision === null ? "" : `?revision=${revision}`;
-    await call("DELETE", `${path("domains", domain, "thresholds", name)}${start}`);
-  } catch (error) {
-    if (!context.refused(error)) report(`The threshold ${name} was not deleted`, error, null);
-    return false;
-  }
-  say(`The threshold ${name} of ${domain} is deleted.`);
-  return true;
-}
+  },
+  failed: `The threshold ${name} was not deleted`,
+  done: `The threshold ${name} of ${domain} is deleted.`,
+  doing: () => call("DELETE", `${path("domains", domain, "thresholds", name)}${revision === null ? "" : `?revision=${revision}`}`),
+});
 
 /** The list for a version of a domain; null: its champion, which may be null for none. Returns { element, refresh }. */
 export function thresholdList(domain, version, context, { champion }) {

@@ -1,15 +1,20 @@
 /** Whether a domain can answer, and what can be done to its versions, each after a confirmation that says what will follow. */
 
-import { report, say } from "./alerts.js";
 import { call, path } from "./api.js";
-import { confirm } from "./dialogs.js";
+import { change } from "./dialogs.js";
 import { badge } from "./dom.js";
-import { counted, plainly, sentence } from "./format.js";
+import { counted, plainly, sentence, versionName } from "./format.js";
 import { resolvedFor } from "./thresholds.js";
 
 /** Whether requests for the domain fail because its record cannot be read. */
 export function isDamaged({ unreadable }) {
   return unreadable.length > 0;
+}
+
+/** A version's name by its number, which is all that is known of one that is not listed. */
+export function named(number, versions = []) {
+  const version = versions.find((one) => one.version === number);
+  return version ? versionName(version) : `version ${number}`;
 }
 
 /** Why a version cannot answer on this server, which its `servable` denies. A damaged one may be promoted again, after a repair. */
@@ -22,26 +27,13 @@ export function hindrance(version) {
   return version.servable ? null : badge(version.damaged ? "damaged" : "another encoder", "warn", cannotAnswer(version));
 }
 
-/** Asks, does it, says so. Resolves to whether it was done. */
-async function change(context, { question, failed, done, doing }) {
-  if (!(await confirm(question))) return false;
-  try {
-    await doing();
-  } catch (error) {
-    if (!context.refused(error)) report(failed, error, null);
-    return false;
-  }
-  say(done);
-  return true;
-}
-
 /** What the person saw; where the domain has changed since, the server refuses. */
 const seen = ({ revision }) => (revision === null ? {} : { revision });
 
 let looking = false; // a second press while the question is on its way asks nothing twice
 
 export async function promote(context, state, version) {
-  const { domain, champion } = state;
+  const { domain, champion, versions } = state;
   if (looking) return undefined;
   looking = true;
   const lost = await unreached(domain, version, context).finally(() => (looking = false));
@@ -49,8 +41,8 @@ export async function promote(context, state, version) {
     question: {
       title: `Put version ${version} of ${domain} in use?`,
       text: [
-        `From now on requests for “${domain}” are answered by version ${version}.`,
-        champion ? `Version ${champion} becomes the previous one, and can be returned to.` : "",
+        `From now on requests for “${domain}” are answered by ${named(version, versions)}.`,
+        champion ? `${sentence(named(champion, versions)).slice(0, -1)} becomes the previous one, and can be returned to.` : "",
         ...lost.map(({ name, notice }) => `The saved threshold ${name} gives no verdict then: ${notice}`),
       ],
       label: "Put in use",
@@ -87,11 +79,11 @@ export function removeDomain(context, { domain, versions, unreadable }) {
 }
 
 export function remove(context, state, version) {
-  const { domain } = state;
+  const { domain, versions } = state;
   return change(context, {
     question: {
       title: `Delete version ${version} of ${domain}?`,
-      text: "It is gone for good, and its number is not given again. Requests that pin it will fail.",
+      text: `${sentence(named(version, versions))} It is gone for good, and its number is not given again. Requests that pin it will fail.`,
       label: "Delete",
       danger: true,
     },
