@@ -159,5 +159,5 @@ def api_error(status: int, headers: Mapping[str, str], content: bytes) -> ApiErr
         request_id=said.request_id or headers.get("x-request-id"),
         retry_after=retry_after(headers),
         should_retry=headers.get("x-should-retry", "").lower() != "false",
-        remedy=said.remedy,
+        remedy=said.remedy if said.remedy and {"action", "arguments", "text"} <= said.remedy.keys() else None,
     )

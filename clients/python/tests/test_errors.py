@@ -53,6 +53,12 @@ def test_an_error_has_the_servers_message_status_type_and_request_id(error_type:
     assert (str(error), error.status, error.error_type, error.request_id) == ("pairs.0 is odd", 422, error_type, "r7")
 
 
+@pytest.mark.parametrize("remedy", [{}, None, {"action": "new"}])
+def test_a_remedy_without_words_is_left_out(remedy: Any) -> None:
+    error = failure(says(404, {"error": "no domain", "error_type": "NotFound", "remedy": remedy}))
+    assert (type(error), str(error), error.remedy) == (errors.NotFound, "no domain", None)
+
+
 def test_an_error_type_of_a_newer_server_is_an_api_error() -> None:
     error = failure(says(418, {"error": "short and stout", "error_type": "Teapot", "request_id": "r"}))
     assert (type(error), error.status, error.error_type) == (ApiError, 418, "Teapot")

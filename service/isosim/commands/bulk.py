@@ -3,7 +3,7 @@
 import importlib.util
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,7 +15,12 @@ from isosim.errors import Unavailable
 from isosim.jobs.offline import default_batch_tokens
 from isosim.scoring.advice import Target
 from isosim.scoring.calibration import DomainRef
+from isosim.settings import Settings
 from isosim.store.blobs import remote
+
+if TYPE_CHECKING:
+    from isosim.bulk.job import Options, Where
+    from isosim.bulk.run import Summary
 
 app = group("Files of any size: Parquet, CSV, JSON lines, local or s3://, on one machine or a Ray cluster.")
 
@@ -120,16 +125,16 @@ def pairs(
     Rows are numbered from 0 over the whole input. The Ray cluster computes the vectors; the search runs on this
     machine.
     """
-    settings = bulk_settings(model_store, encoder)
+    settings, options, where = planned(
+        model_store, encoder, address, device,
+        task="embed", columns=(column,), space="raw", normalize=False, keep=tuple(keep or ()),
+    )  # fmt: skip
     from isosim.bulk.job import prepare  # noqa: PLC0415 - an extra
     from isosim.bulk.pairs import PairSearch, begin, find  # noqa: PLC0415
     from isosim.bulk.run import run  # noqa: PLC0415
 
     search = PairSearch(Target(fmr=fmr, precision=precision), write)
-    options = options_of(
-        settings, device, task="embed", columns=(column,), space="raw", normalize=False, keep=tuple(keep or ()),
-    )  # fmt: skip
-    between, where = vectors or f"{output.rstrip('/')}/_vectors", where_of(settings, address)
+    between = vectors or f"{output.rstrip('/')}/_vectors"
     with bar("opening") as report:
         job, rows, calibration = prepare(options, source, between, settings.encoder, DomainRef.parse(domain), where)
         advice = begin(output, job, calibration, search)
@@ -155,7 +160,27 @@ def carry_out(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Runs a job, and prints its summary. `given`: fields of `Options`.
+    """Runs a job, and prints its summary. `given`: fields of `Options`."""
+    settings, options, where = planned(model_store, encoder, address, device, **given)
+    from isosim.bulk.job import prepare  # noqa: PLC0415 - an extra
+    from isosim.bulk.run import run  # noqa: PLC0415
+
+    with bar("opening") as report:
+        job, rows, calibration = prepare(options, source, output, settings.encoder, DomainRef.parse(domain), where)
+        name = f"{job.domain}@{job.version}"
+        for notice in calibration.notices:
+            remark(f"isosim: {name}: {notice}")
+        summary = run(job, rows, output, where, report)
+    say_failed(summary)
+    facts = asdict(summary) | {"domain": job.domain, "version": job.version, "encoder": job.digest}
+    made = f"{summary.computed:,} of them computed in {summary.seconds:,.1f} s"
+    answer(facts, f"{output}: {summary.rows:,} rows in {summary.files:,} files, {name}; {made}", as_json=as_json)
+
+
+def planned(
+    model_store: Path | None, encoder: str | None, address: str | None, device: str, **given: Any
+) -> tuple[Settings, "Options", "Where"]:
+    """The settings, the options of a job (`given`: fields of `Options`), and where it runs.
 
     Raises:
         Unavailable: packages for files or clusters are missing.
@@ -166,8 +191,7 @@ def carry_out(
         raise Unavailable(f"this command needs {', '.join(missing)}: pip install 'isosim[ray]'")
     import onnxruntime  # noqa: PLC0415 - slow to import, and not needed by every command
 
-    from isosim.bulk.job import Options, Where, prepare  # noqa: PLC0415 - an extra
-    from isosim.bulk.run import run  # noqa: PLC0415
+    from isosim.bulk.job import Options, Where  # noqa: PLC0415 - an extra
 
     gpu = device == "gpu" or (device == "auto" and CUDA in onnxruntime.get_available_providers())
     options = Options(
@@ -177,15 +201,9 @@ def carry_out(
         **given,
     )
     store = settings.model_store if remote(settings.model_store) else settings.model_store.resolve()
-    where = Where(store, settings.seed_store, address, usable_cores())
-    with bar("opening") as report:
-        job, rows, calibration = prepare(options, source, output, settings.encoder, DomainRef.parse(domain), where)
-        name = f"{job.domain}@{job.version}"
-        for notice in calibration.notices:
-            remark(f"isosim: {name}: {notice}")
-        summary = run(job, rows, output, where, report)
+    return settings, options, Where(store, settings.seed_store, address, usable_cores())
+
+
+def say_failed(summary: "Summary") -> None:
     for reason, count in sorted(summary.failed.items()):
         remark(f"isosim: {count:,} rows have no result: {reason}")
-    facts = asdict(summary) | {"domain": job.domain, "version": job.version, "encoder": job.digest}
-    made = f"{summary.computed:,} of them computed in {summary.seconds:,.1f} s"
-    answer(facts, f"{output}: {summary.rows:,} rows in {summary.files:,} files, {name}; {made}", as_json=as_json)
