@@ -92,6 +92,7 @@ def test_a_job_goes_on_elsewhere_and_its_record_says_why(
         wait_until(lambda: "has been replaced by another" in first.log.read_text())
     done = becomes(server, job, "succeeded", 300)
     assert (done["attempt"], done["version"]) == (2, 1)
+    assert re.search(f'"attempt":2,"notices":.*{why}', first.log.read_text() + second.log.read_text())
     assert whole_versions(root, "torn") == [1]
     assert not holds(root, LONG[7])
 

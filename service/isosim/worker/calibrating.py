@@ -93,7 +93,8 @@ def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
     request = job.request
     about.set({"job": job.id})
     what: Facts = {"domain": request.domain, "method": request.method, "sentences": request.sentences}
-    log.info("%s begins", kind_of(job), extra={"facts": what | {"labels": request.labels, "attempt": job.attempt}})
+    what |= {"labels": request.labels, "attempt": job.attempt, "notices": job.notices}
+    log.info("%s begins", kind_of(job), extra={"facts": what})
     began = time.perf_counter()
     try:
         end = (match if request.match else calibrate)(settings, jobs, job, link)
