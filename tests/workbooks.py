@@ -3,6 +3,7 @@
 import io
 import zipfile
 from collections.abc import Sequence
+from typing import Any
 from xml.sax.saxutils import escape
 
 MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -18,11 +19,11 @@ def cell(value: str | float, column: int, row: int) -> str:
     return f'<c r="{place}"><v>{value}</v></c>'
 
 
-def row(number: int, cells: Sequence[str | float]) -> str:
+def row(number: int, cells: Sequence[Any]) -> str:
     return f'<row r="{number}">{"".join(cell(value, column, number) for column, value in enumerate(cells))}</row>'
 
 
-def workbook(*sheets: Sequence[Sequence[str | float]], names: Sequence[str] = (), xml: str | None = None) -> bytes:
+def workbook(*sheets: Sequence[Sequence[Any]], names: Sequence[str] = (), xml: str | None = None) -> bytes:
     """A workbook of these sheets; `xml`: the rows of its only sheet, as they are."""
     contents = [xml] if xml is not None else ["".join(row(n, r) for n, r in enumerate(s, 1)) for s in sheets]
     titles = [*names, *(f"Sheet{number}" for number in range(len(names) + 1, len(contents) + 1))]

@@ -230,7 +230,7 @@ def refused() -> Iterator[Asked]:
         return Asked("small", "POST", path, body, kind)
 
     pair = [["a", "b"]]
-    for body in (
+    bodies: tuple[dict[str, Any], ...] = (
         {},
         {"pairs": []},
         {"pairs": [["a"]]},
@@ -245,7 +245,8 @@ def refused() -> Iterator[Asked]:
         {"pairs": pair, "inputs": {}},
         {"pairs": pair, **{f"k{n}": 0 for n in range(20)}},
         {"pairs": pair, "domain": "news@99"},
-    ):
+    )
+    for body in bodies:
         yield post("/similarity", body)
     yield post("/similarity", b'{"pairs": [["a", "b"]')
     yield post("/similarity", b'{"pairs": [["a", NaN]]}')

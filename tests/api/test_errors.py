@@ -222,12 +222,12 @@ async def ask(app: FastAPI, *paths: str) -> list[httpx.Response]:
     async with app.router.lifespan_context(app) as state:
 
         async def with_state(scope: Any, receive: Any, send: Any) -> None:
-            await app({**scope, "state": dict(state)}, receive, send)
+            await app({**scope, "state": dict(state or {})}, receive, send)
 
         transport = httpx.ASGITransport(with_state, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             for phase in (Phase.SERVING, Phase.STOPPING):
-                state["service"].phase = phase
+                (state or {})["service"].phase = phase
                 answers += [await client.get(path) for path in paths]
     return answers
 

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -77,7 +78,7 @@ def test_another_job_is_refused_and_a_new_champion_is_not_taken(
         ({"task": "score"}, "task: embed, now score"),
     ):
         with pytest.raises(Conflict, match=told):
-            prepared(tmp_path / "out", store, texts_file, **given)  # type: ignore[arg-type]
+            prepared(tmp_path / "out", store, texts_file, **given)
     assert calibrate(store, EncoderStore.at(store).find("tiny"), "tickets", "centring") == 2
     assert prepared(tmp_path / "out", store, texts_file)[0] == first
     with pytest.raises(Conflict, match="version: 1, now 2"):
@@ -148,7 +149,7 @@ def two_nodes(bucket: None) -> Iterator[str]:
     """The address of a Ray of two nodes with a core each."""
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
     ray = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
     try:
         ray.add_node(**node)

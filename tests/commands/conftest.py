@@ -52,7 +52,9 @@ def own_store(calibrated_store: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def run(calibrated_store: Path) -> Run:
     """A command on the calibrated store, unless a setting names another."""
-    return lambda *words, **given: command(*words, **{"model_store": calibrated_store, "encoder": "tiny"} | given)
+    return lambda *words, **given: command(
+        *words, **dict[str, Any](model_store=calibrated_store, encoder="tiny") | given
+    )
 
 
 def started(store: Path, *words: str, **pipes: Any) -> "subprocess.Popen[bytes]":

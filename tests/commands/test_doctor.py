@@ -193,7 +193,7 @@ def test_a_broken_champion_and_a_broken_record_are_faults_with_a_remedy(look: Lo
 
 
 def test_redis_is_asked_what_it_is(redis_server: RedisServer) -> None:
-    settings = Settings(redis_url=redis_server.url)  # type: ignore[arg-type]
+    settings = Settings(redis_url=redis_server.url)
     assert "maxmemory not set" in the("warning", look_at("redis", settings))  # as installed
     with Redis.from_url(redis_server.url) as redis:
         redis.execute_command("ACL", "SETUSER", "default", "-mget")

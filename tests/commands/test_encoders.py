@@ -45,7 +45,7 @@ def test_an_encoder_is_added_listed_checked_calibrated_and_removed(server: Remot
 
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sentences(300)))
-    settings = {"model_store": store, "encoder": "far", "max_remote_texts": 250}
+    settings: dict[str, Any] = {"model_store": store, "encoder": "far", "max_remote_texts": 250}
     asked = len(server.requests)
     refused = command("calibrate", text, "--domain", "d", **settings)
     assert refused.returncode == 1
@@ -96,7 +96,7 @@ def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_
     matches = [int(vectors[a] @ vectors[b] > 0.2) for a, b in rows]
     labels = [f"{n},{a},{b}\n" for n, (a, b) in zip(matches, rows, strict=True)]
     (tmp_path / "labels.csv").write_text("".join(["label,a,b\n", *labels]))
-    settings = {"model_store": store, "encoder": "ours"}
+    settings: dict[str, Any] = {"model_store": store, "encoder": "ours"}
     done = command("calibrate", tmp_path / "v.npy", "--domain", "d", "--labels", tmp_path / "labels.csv", **settings)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("d@1: identity\n")
@@ -136,7 +136,7 @@ def test_options_that_do_not_belong_together_are_refused(tmp_path: Path, options
 
 def test_files_that_are_not_the_encoders_are_named_with_the_remedy(store: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", unit_vectors(300))
-    settings = {"model_store": store, "encoder": "tiny"}
+    settings: dict[str, Any] = {"model_store": store, "encoder": "tiny"}
     vectors = command("calibrate", tmp_path / "v.npy", "--domain", "d", **settings)
     assert (vectors.returncode, "isosim encoder add NAME --dimensions N" in vectors.stderr) == (1, True), vectors.stderr
     (tmp_path / "t.txt").write_text("\n".join(sentences(300)))

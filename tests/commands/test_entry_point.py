@@ -126,20 +126,20 @@ def test_a_setting_that_stops_the_start_is_said_in_one_line(
 def test_lists_have_commas_or_are_json() -> None:
     origins = ("https://a.example", "https://b.example")
     for value in ("https://a.example, https://b.example", '["https://a.example", "https://b.example"]', origins):
-        assert Settings(cors_origins=value).cors_origins == origins  # type: ignore[arg-type]
+        assert Settings(cors_origins=value).cors_origins == origins
 
 
 def test_a_socket_is_an_address_of_redis() -> None:
     for password, shown in ((None, "unix:///run/redis.sock?db=2"), ("p/w", "unix://:p%2Fw@/run/redis.sock?db=2")):
-        settings = Settings(redis_url="unix:///run/redis.sock?db=2", redis_password=password)  # type: ignore[arg-type]
+        settings = Settings(redis_url="unix:///run/redis.sock?db=2", redis_password=password)
         assert settings.redis_address == shown
         taken = Redis.from_url(shown).connection_pool.connection_kwargs
         assert (taken["path"], taken["db"], taken.get("password")) == ("/run/redis.sock", 2, password)
 
 
 def test_the_address_of_redis_carries_options() -> None:
-    plain = Settings(redis_url="redis://host:6379/0")  # type: ignore[arg-type]
-    slow = Settings(redis_url=f"rediss://host/0?ssl_ca_certs={__file__}&socket_timeout=0.2")  # type: ignore[arg-type]
+    plain = Settings(redis_url="redis://host:6379/0")
+    slow = Settings(redis_url=f"rediss://host/0?ssl_ca_certs={__file__}&socket_timeout=0.2")
     assert (plain.redis_timeout, slow.redis_timeout) == (0.05, 0.2)
     # Without the time: it is for lookups, and would also end what waits longer, as workers do for hints.
     assert slow.redis_address is not None

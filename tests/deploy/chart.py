@@ -34,7 +34,7 @@ def merged(*parts: Mapping[str, Any]) -> Values:
         for name, value in part.items():
             known = found.get(name)
             both = isinstance(known, dict) and isinstance(value, dict)
-            found[name] = merged(known, value) if both else copy.deepcopy(value)
+            found[name] = merged(known or {}, value) if both else copy.deepcopy(value)
     return found
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -30,7 +31,7 @@ def test_promtool_takes_every_rule() -> None:
 
 def test_every_expression_is_promql(tmp_path: Path) -> None:
     """Of dashboard, autoscalers and runbooks as well: as recording rules, which promtool reads."""
-    rules = [
+    rules: list[dict[str, Any]] = [
         {"record": "test:expression", "expr": e, "labels": {"n": str(i)}} for i, (_, e) in enumerate(expressions())
     ]
     file = tmp_path / "rules.yaml"
@@ -43,8 +44,8 @@ def test_every_expression_is_promql(tmp_path: Path) -> None:
 
 
 def test_every_metric_and_label_is_the_services() -> None:
-    recorded = {rule["record"]: {"namespace", "service", "slo"} for rule in recordings()}
-    known, from_the_start = exposed() | recorded, values()
+    recorded: dict[str, set[str] | None] = {rule["record"]: {"namespace", "service", "slo"} for rule in recordings()}
+    known, from_the_start = dict(exposed()) | recorded, values()
     seen = set()
     for where, expression in expressions():
         unknown = metrics(expression) - known.keys()

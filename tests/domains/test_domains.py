@@ -54,7 +54,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.crashing = Crashing(type(self).make())
-        self.store = DomainStore(self.crashing)  # type: ignore[arg-type]
+        self.store = DomainStore(self.crashing)
         self.other = DomainStore(self.crashing.blobs)
         self.watch, self.champions = self.other.watch(), Champions(self.other)
         self.killed = False  # since the last look: the change may not be in the log

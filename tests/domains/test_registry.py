@@ -223,7 +223,7 @@ class Serving:
         """
         asked, _, wanted = text.partition(" = ")
         what, *words = asked.split()
-        values = [OTHER if word == "other" else int(word) if word.isdigit() else word for word in words]
+        values: list[Any] = [OTHER if word == "other" else int(word) if word.isdigit() else word for word in words]
         if wanted:
             assert await self.answer(what, *words) == wanted, text
         elif what == "did":

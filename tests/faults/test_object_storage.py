@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def replicas(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Two servers on one bucket."""
     running: list[Process] = []
     folders = [tmp_path_factory.mktemp("replica") for _ in range(2)]
-    given = {"model_store": address_of(bucket), "encoder": "tiny"}
+    given: dict[str, Any] = {"model_store": address_of(bucket), "encoder": "tiny"}
     yield [serve_with(folder, running, **given) for folder in folders]
     for process in running:
         process.kill()

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -51,7 +52,7 @@ def cached(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     running: list[Process] = []
     server = RedisServer(folder)
     server.start()
-    settings = {
+    settings: dict[str, Any] = {
         "model_store": folder / "store",
         "encoder": "tiny",
         "redis_url": f"{server.url}?socket_timeout=0.2",

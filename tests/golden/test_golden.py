@@ -87,7 +87,7 @@ def test_a_store_of_1_0_is_read(serve: Serve, store: Path, tmp_path: Path) -> No
 
 def test_an_archive_of_1_0_is_imported(serve: Serve, tmp_path: Path) -> None:
     shutil.copytree(STORE / "encoders", tmp_path / "new" / "encoders")
-    given = {"model_store": tmp_path / "new", "encoder": "tiny"}
+    given: dict[str, Any] = {"model_store": tmp_path / "new", "encoder": "tiny"}
     assert command("store", "init", model_store=tmp_path / "new").returncode == 0
     done = command("domains", "import", ARCHIVE, "--promote", "--yes", **given)
     assert done.returncode == 0, done.stderr

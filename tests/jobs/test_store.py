@@ -110,13 +110,13 @@ class Machine(RuleBasedStateMachine):
         self.crashing = Crashing(type(self).make())
         self.versions: dict[str, int] = {}
         self.workers = [Worker(self.crashing, self.versions) for _ in range(2)]
-        self.api = JobStore(self.crashing)  # type: ignore[arg-type]
+        self.api = JobStore(self.crashing)
         self.other = JobStore(self.crashing.blobs)
         self.known: dict[str, Job] = {}  # acknowledged jobs, as they were last seen
 
     def is_hit(self, *, killed: bool, worker: int | None = None, **given: Any) -> None:
         if killed and worker is None:
-            self.api = JobStore(self.crashing)  # type: ignore[arg-type]
+            self.api = JobStore(self.crashing)
         elif killed and worker is not None:
             self.dies(worker)
 

@@ -114,7 +114,8 @@ def test_a_job_ends_as_its_process_does(
 ) -> None:
     if "STOP" in program:
         monkeypatch.setattr("isosim.worker.supervisor.SILENCE", 1.0)
-    job, busy = post(jobs), []
+    job = post(jobs)
+    busy: list[bool] = []
     one = worker(jobs, program, **settings)
     one.on_busy = busy.append
     one.serve(burst=True)

@@ -14,7 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 def plain(attributes: Any) -> dict[str, Any]:
     def value(one: KeyValue) -> Any:
-        return getattr(one.value, one.value.WhichOneof("value"))
+        return getattr(one.value, str(one.value.WhichOneof("value")))
 
     return {one.key: value(one) for one in attributes}
 

@@ -33,7 +33,7 @@ def fail(kind: str, words: str) -> None:
     if kind == "pydantic":
         TypeAdapter(Strict).validate_python({"count": words})
     if kind == "KeyError":
-        _ = {}[words]
+        _ = dict[str, str]()[words]
     if kind == "json":
         json.loads("{" + words)
     if kind == "group":

@@ -72,7 +72,7 @@ def test_the_line_of_a_domain_that_a_key_may_not_use_names_it(serve: Serve, stor
 
 
 def test_a_line_says_how_many_texts_another_request_had_computed() -> None:
-    nothing = np.zeros(0, np.intp)
+    nothing: Any = np.zeros(0, np.intp)
     traces = [
         Trace("id", 0.0, calibration=Calibration("d", 1, "sn", "e"), embeddings=made)
         for made in (Embeddings([], nothing, nothing, joined=2), Embeddings([], nothing, nothing, computed=2))

@@ -27,7 +27,7 @@ def raise_pydantic() -> None:
 
 def raise_caused() -> None:
     try:
-        {}[MARKER]
+        dict[str, str]()[MARKER]
     except KeyError as error:
         raise RuntimeError(MARKER) from error
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.processes import Process, RedisServer, serve_with, start
 from tests.text import sentences
@@ -57,7 +58,7 @@ def openvino() -> None:
 def worker() -> None:
     redis = RedisServer(FOLDER)
     redis.start()
-    given = {"model_store": FOLDER / "store", "encoder": "tiny", "redis_url": redis.url}
+    given: dict[str, Any] = {"model_store": FOLDER / "store", "encoder": "tiny", "redis_url": redis.url}
     log = FOLDER / "worker.log"
     running = [Process(start(["worker"], log, **given), log)]
     server = serve_with(FOLDER, running, **given, local_worker=False)

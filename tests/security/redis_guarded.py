@@ -95,5 +95,5 @@ class GuardedRedis(RedisServer):
     def denied(self) -> list[str]:
         """Commands, keys and channels that the users were refused."""
         with self.as_admin() as client:
-            log: list[dict[str, str]] = client.execute_command("ACL LOG")  # type: ignore[assignment,no-untyped-call]
+            log: list[dict[str, str]] = client.execute_command("ACL LOG")
             return [f"{entry['reason']}: {entry['object']}" for entry in log]

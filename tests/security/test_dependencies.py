@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from packaging.requirements import Requirement
@@ -61,7 +62,7 @@ def closure(wanted: list[str]) -> Iterator[metadata.Distribution]:
 
 def licences(package: metadata.Distribution) -> set[str]:
     """The names of a package's licence expression, or what stands for it in older packages."""
-    said = package.metadata.get("License-Expression")
+    said = cast("Any", package.metadata).get("License-Expression")
     if said:
         return {part.strip(" ()") for part in re.split(r" AND | OR ", said)}
     classifiers = [
@@ -69,7 +70,7 @@ def licences(package: metadata.Distribution) -> set[str]:
     ]
     if classifiers and classifiers != ["OSI Approved"]:
         return {CLASSIFIED.get(name, name) for name in classifiers}
-    text = (package.metadata.get("License") or "none").split("\n")[0]
+    text = (cast("Any", package.metadata).get("License") or "none").split("\n")[0]
     return {SAID.get(part, part) for part in text.split(" AND ")}
 
 

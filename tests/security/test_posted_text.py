@@ -45,7 +45,7 @@ class Traces:
                 b"set": client.smembers, b"zset": lambda name: client.zrange(name, 0, -1), b"stream": client.xrange,
             }  # fmt: skip
             for name in client.scan_iter():
-                yield name.decode(errors="replace"), repr(readers[client.type(name)](name)).encode()  # type: ignore[index]
+                yield name.decode(errors="replace"), repr(readers[client.type(name)](name)).encode()
 
 
 def contents(path: Path) -> bytes:

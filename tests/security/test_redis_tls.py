@@ -74,7 +74,7 @@ def test_the_user_may_do_nothing_else(guarded: GuardedRedis) -> None:
             ("EVAL", "return redis.call('GET','other')", "0"), ("SUBSCRIBE", "other"), ("REPLICAOF", "h", "1"),
         ):  # fmt: skip
             with pytest.raises(redis.RedisError):
-                client.execute_command(*forbidden)  # type: ignore[no-untyped-call]
+                client.execute_command(*forbidden)
 
 
 @pytest.mark.parametrize(

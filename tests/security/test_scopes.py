@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from isosim.api.errors import flat
+from isosim.api.parameters import flat
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.security.conftest import SUBSETS, Keyed
@@ -89,7 +89,7 @@ def test_no_key_a_wrong_key_and_a_key_without_the_scope_stay_outside(keyed: Keye
      "Bearer " + "a" * 8000, "Bearer READ", "Bearer read\t,calibrate"],
 )  # fmt: skip
 def test_a_header_that_is_no_key_is_none(keyed: Keyed, header: str) -> None:
-    response = keyed.server.client.get("/domains", headers={"authorization": header.encode("latin-1")})
+    response = keyed.server.client.get("/domains", headers={b"authorization": header.encode("latin-1")})
     assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
 
 

@@ -88,7 +88,13 @@ def test_with_a_redis_that_has_a_password(
 
 def test_with_a_redis_that_refuses(serve: Serve, store: Path, keys: Path) -> None:
     url = f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"
-    given = {"model_store": store, "encoder": "tiny", "api_keys_file": keys, "redis_url": url, "log_level": "debug"}
+    given: dict[str, Any] = {
+        "model_store": store,
+        "encoder": "tiny",
+        "api_keys_file": keys,
+        "redis_url": url,
+        "log_level": "debug",
+    }
     server = serve(**given)
     use(server)
     server.stop()
@@ -141,7 +147,7 @@ def test_a_file_that_is_broken_at_the_start_is_refused_without_its_words(
 def test_settings_hide_what_is_secret() -> None:
     from isosim.settings import Settings
 
-    settings = Settings(redis_url=f"redis://:{PASSWORD}@host:6379/0", redis_password="hunter2-other")  # type: ignore[arg-type]  # noqa: S106
+    settings = Settings(redis_url=f"redis://:{PASSWORD}@host:6379/0", redis_password="hunter2-other")  # noqa: S106
     for shown in (repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump())):
         assert "hunter2" not in shown
     logging.getLogger(__name__).info("%s", settings)

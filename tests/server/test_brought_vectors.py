@@ -198,7 +198,7 @@ def test_only_the_cosines_own_distance_is_taken_where_lengths_are_not_one(serve:
     assert post(server, "/percentile", distances=[0.5], metric="cosine_distance").status_code == 200
     for metric in METRICS[1:]:
         refused(post(server, "/percentile", distances=[0.5], metric=metric), "--unit-vectors")
-        query = {"fmr": 0.01, "unit": metric}
+        query = {"fmr": "0.01", "unit": metric}
         refused(server.client.get("/domains/default/threshold", params=query), "--unit-vectors")
 
 

@@ -148,7 +148,7 @@ def test_rolling_replacement_under_load_fails_no_request(
         for number in range(1, REPLACEMENTS + 1):
             new = serve(port=behind[number % 2], **settings)
             # What the balancer has seen, not what is true: a rollout waits for readiness, and then for `inter`.
-            wait_until(lambda new=new: ANSWERED in new.client.get("/metrics").text and metric(new, ANSWERED) > 100)
+            wait_until(lambda new=new: ANSWERED in new.client.get("/metrics").text and metric(new, ANSWERED) > 100)  # type: ignore[misc]
             assert old.stop() == -signal.SIGTERM
             assert "Cancel" not in old.log.read_text()
             old = new

@@ -67,12 +67,12 @@ def test_metrics_may_have_a_port_of_their_own(serve: Serve, store: Path) -> None
 
 
 def test_every_end_of_a_job_is_counted_once_by_each_server(serve: Serve, store: Path) -> None:
-    settings = {"model_store": store, "encoder": "tiny"}
+    settings: dict[str, Any] = {"model_store": store, "encoder": "tiny"}
     first, second = serve(**settings), serve(**settings)
     first.calibrate("d", sentences(300), method="sn")
     ends, wanted = 'isosim_job_ends_total{status="succeeded"}', 1
     for server in (first, second):
-        wait_until(lambda server=server: metric(server, ends) == wanted, seconds=60)
+        wait_until(lambda server=server: metric(server, ends) == wanted, seconds=60)  # type: ignore[misc]
         assert metric(server, "isosim_job_duration_seconds_count") == wanted
     assert first.stop()
     third = serve(**settings)
@@ -122,7 +122,7 @@ def test_a_start_that_is_refused_says_what_to_do(
     tiny_server: Server, store: Path, settings: dict[str, Any], said: str
 ) -> None:
     taken = {"port": tiny_server.port} if "port" in settings else {}
-    refused = command("serve", **{"model_store": store, "encoder": "tiny"} | settings | taken)
+    refused = command("serve", **dict[str, Any](model_store=store, encoder="tiny") | settings | taken)
     assert refused.returncode == 1
     assert said.format(port=tiny_server.port) in refused.stderr
 

@@ -61,7 +61,7 @@ class Machine(RuleBasedStateMachine):
         self.blobs.delete(keys)
         for key in keys:
             for known in (self.model, self.tags, self.stamps):
-                known.pop(key, None)  # type: ignore[attr-defined]
+                known.pop(key, None)
             for call in (self.blobs.read, self.blobs.stamp):
                 with pytest.raises(FileNotFoundError):
                     call(key)

@@ -15,7 +15,7 @@ import pytest
 from isosim.arrays import Vectors
 from isosim.encoders.engines import choose_engine, engine_on
 from isosim.encoders.onnx_engine import OnnxEncoder
-from isosim.encoders.openvino_engine import OpenVinoEncoder, check_bf16, ov
+from isosim.encoders.openvino_engine import OpenVinoEncoder, check_bf16, ov  # type: ignore[attr-defined]
 from isosim.encoders.spec import Engine
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import BackendFailure, Unavailable
@@ -101,7 +101,7 @@ def test_a_processor_without_bfloat16_is_refused_with_a_remedy(tiny: EncoderArti
     """AVX-512 without BF16 emulates it; OpenVINO states it as a capability all the same."""
     ask = "from isosim.encoders.openvino_engine import *; OpenVinoEncoder(Path(sys.argv[1]), 1, bf16=True)"
     given = os.environ | {"ONEDNN_MAX_CPU_ISA": instructions}
-    command = [sys.executable, "-c", ask, tiny.encoder]
+    command = [sys.executable, "-c", ask, str(tiny.encoder)]
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
     assert "bfloat16" in done.stderr
     assert "use the encoder at fp32 or int8" in done.stderr

@@ -284,9 +284,9 @@ def test_the_key_is_read_for_each_request_and_said_nowhere(server: RemoteServer,
         assert not content or content not in str(error.value)
     file.write_text("a-very-long-key")
     server.answer = lambda *_: (418, b'{"message": "who sends a-very-long-key"}', {})
-    with pytest.raises(BackendFailure) as error:
+    with pytest.raises(BackendFailure) as failure:
         ask(encoder(server, endpoint={"key_file": str(file)}), TEXTS)
-    assert "a-very-long-key" not in str(error.value)
+    assert "a-very-long-key" not in str(failure.value)
     file.unlink()
     one = encoder(server, endpoint={"key_file": str(file)})
     for _ in range(3):

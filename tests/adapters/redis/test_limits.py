@@ -72,7 +72,7 @@ async def test_entries_go_by_themselves_and_name_no_key(pair: list[Limits], redi
         names = redis.keys("*")
         assert isinstance(names, list)
         assert names == [f"{PREFIX}0123456789abcdef:10/60"]
-        assert 0 < int(redis.pttl(names[0])) <= 18_000  # type: ignore[arg-type]  # ms; 3 texts at 10 a minute
+        assert 0 < int(redis.pttl(names[0])) <= 18_000  # ms; 3 texts at 10 a minute
 
 
 @pytest.mark.anyio

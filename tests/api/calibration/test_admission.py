@@ -27,7 +27,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.may_end, self.begun = threading.Event(), threading.Event()
-        self.jobs: Any = JobStore(Watched(jobs_of(folder).blobs, self.does))  # type: ignore[arg-type]
+        self.jobs: Any = JobStore(Watched(jobs_of(folder).blobs, self.does))
         self.charged: list[int] = []
         self.upload: Callable[[], object] = lambda: None
         self.service: Any = SimpleNamespace(

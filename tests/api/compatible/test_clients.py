@@ -35,7 +35,7 @@ def stsb_spearman(model_store: Path, data: Path, folder: Path) -> str:
         for part in ("test", "dev") if name == "stsb" else ("test",):
             rows = (data / "sts" / source / f"{part}.tsv").read_text(encoding="utf-8").splitlines()[:pairs]
             (folder / name / f"{part}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "isosim.cli", "evaluate", "--sts", folder, "--methods", "identity", "--json"]
+    command = [sys.executable, "-m", "isosim.cli", "evaluate", "--sts", str(folder), "--methods", "identity", "--json"]
     done = subprocess.run(command, env=environment(model_store=model_store), capture_output=True, check=True)
     return str(json.loads(done.stdout)[0]["all"]["STS-B"])
 

@@ -114,7 +114,12 @@ def calibrated(module_serve: Serve, module_store: Path, tiny: EncoderArtifact) -
 
 class TestRerank:
     def test_documents_get_coheres_answer_under_all_its_addresses(self, tiny_server: Server) -> None:
-        body = {"query": TEXTS[0], "documents": [TEXTS[1], {"text": TEXTS[2]}], "return_documents": True, "top_k": 1}
+        body: dict[str, Any] = {
+            "query": TEXTS[0],
+            "documents": [TEXTS[1], {"text": TEXTS[2]}],
+            "return_documents": True,
+            "top_k": 1,
+        }
         for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
             answer = post(tiny_server, path, **body)
             assert len(answer["results"]) == 1
@@ -145,7 +150,7 @@ class TestScore:
             assert [entry["score"] for entry in answer["data"]] == pytest.approx(expected, abs=1e-7)
             assert [entry["index"] for entry in answer["data"]] == [0, 1, 2, 3]
         for one, other in (("queries", "documents"), ("queries", "items"), ("data_1", "data_2")):  # vLLM's names
-            assert post(tiny_server, path, **{one: TEXTS[0], other: TEXTS})["data"] == answer["data"]
+            assert post(tiny_server, path, **dict[str, Any]({one: TEXTS[0], other: TEXTS}))["data"] == answer["data"]
         missing = tiny_server.client.post(path, json={"text_1": "a"})
         assert (missing.status_code in (400, 422), "text_2" in missing.text) == (True, True)
 

@@ -50,7 +50,7 @@ def test_a_store_that_is_lost_comes_back_by_one_command_with_the_same_scores_bit
     serve: Serve, store: Path, tmp_path: Path
 ) -> None:
     """Its domains are destroyed, bytes and all; what is left are the encoders and the archive. One command restores."""
-    given = {"model_store": store, "encoder": "tiny"}
+    given: dict[str, Any] = {"model_store": store, "encoder": "tiny"}
     server = serve(**given)
     for method in ("soft", "whitening"):
         server.calibrate("news", TEXTS, method=method, promote="always")
@@ -78,7 +78,7 @@ def test_a_store_that_is_lost_comes_back_by_one_command_with_the_same_scores_bit
 def test_a_damaged_version_is_restored_by_an_archive_under_its_number(
     serve: Serve, store: Path, tmp_path: Path
 ) -> None:
-    given = {"model_store": store, "encoder": "tiny"}
+    given: dict[str, Any] = {"model_store": store, "encoder": "tiny"}
     server = serve(**given)
     server.calibrate("news", TEXTS, method="whitening", promote="always")
     server.client.put("/domains/news/thresholds/duplicates", json={"fmr": 0.1}).raise_for_status()

@@ -69,7 +69,7 @@ def site(
 
     two = {"encoder": "tiny", "next_encoder": "other"}
     alone = start(encoder="tiny"), start(encoder="other")
-    yield Site(module_store, start, *(one.digest for one in encoders), start(**two), start(**two), *alone)
+    yield Site(module_store, start, *[one.digest for one in encoders][:2], start(**two), start(**two), *alone)  # type: ignore[arg-type, call-arg]
     redis.kill()
 
 
@@ -78,7 +78,7 @@ def no_migration_is_left(site: Site) -> Iterator[None]:
     yield
     site.both.client.delete(MOVE)
     for server in (site.both, site.replica, site.old_alone, site.new_alone):  # each looks in its own time
-        wait_until(lambda server=server: not server.client.get(MOVE).json().get("moved"))
+        wait_until(lambda server=server: not server.client.get(MOVE).json().get("moved"))  # type: ignore[misc]
 
 
 def begin(server: Server, **body: Any) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def test_every_server_follows_within_two_seconds(servers: list[Server], server: 
         began = time.monotonic()
         assert scored(server)["threshold"]["target"] == {"fmr": rate}  # at once where it was saved
         wait_until(
-            lambda rate=rate: ask(other).status_code == 200 and scored(other)["threshold"]["target"] == {"fmr": rate},
+            lambda rate=rate: ask(other).status_code == 200 and scored(other)["threshold"]["target"] == {"fmr": rate},  # type: ignore[misc]
             WITHIN,
         )
         assert time.monotonic() - began < WITHIN

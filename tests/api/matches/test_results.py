@@ -63,7 +63,7 @@ def cuts(blobs: Blobs, rows: Path) -> Iterator[int]:
     """Publishes with a death at each write, until a publication needs no more."""
     for at in range(20):
         try:
-            MatchStore(Cut(blobs, at), 60).publish(JOB, [rows], FOUND, MODEL, UNIT)  # type: ignore[arg-type]
+            MatchStore(Cut(blobs, at), 60).publish(JOB, [rows], FOUND, MODEL, UNIT)
         except KeyboardInterrupt:
             yield at
         else:

@@ -38,7 +38,7 @@ def server(module_serve: Serve, module_store: Path) -> Server:
         kind = "grades" if domain == "graded" else "matches"
         job = made.calibrate(domain, TEXTS, labels=posted, method="whitening", kind=kind)
         assert job["status"] == "succeeded", job["error"]
-        wait_until(lambda domain=domain: score(made, OWN[:1], domain=domain))
+        wait_until(lambda domain=domain: score(made, OWN[:1], domain=domain))  # type: ignore[misc]
     return made
 
 
@@ -150,7 +150,7 @@ LINES = {"content-type": "application/x-ndjson"}
 def test_labels_may_be_lines_whose_options_are_in_the_query(server: Server) -> None:
     """With the same numbers as JSON, which has at most 2 MB. Matches were drawn five times as often as others."""
     path, drawn = "/domains/plain/labels", [[*pair, 1 if pair[2] else 5] for pair in labels(300)]
-    query = {"promote": "never", "seed": 3, "version": 1}
+    query: dict[str, Any] = {"promote": "never", "seed": 3, "version": 1}
     given = [
         server.client.post(path, json={"labels": drawn, **query}),
         server.client.post(path, params=query, content=lines_of(drawn), headers=LINES),
@@ -223,7 +223,10 @@ def test_drift_is_seen_in_metrics_and_in_the_domain(server: Server) -> None:
 
 def test_the_same_labels_posted_again_are_the_same_job_also_when_the_champion_has_changed(server: Server) -> None:
     server.calibrate("again", TEXTS, method="sn")
-    post = {"json": {"labels": labels(60), "promote": "always"}, "headers": {"idempotency-key": "labels-of-again"}}
+    post: dict[str, Any] = {
+        "json": {"labels": labels(60), "promote": "always"},
+        "headers": {"idempotency-key": "labels-of-again"},
+    }
     first = server.client.post("/domains/again/labels", **post)
     assert first.status_code == 202, first.text
     assert server.wait_for(first.json()["job"])["promoted"]

@@ -1,5 +1,7 @@
 """POST /similarity and /embed on a real server."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from tests.text import sentences
 PAIRS = [sentences(2), sentences(4)[2:], ["The pilot repairs the broken clock.", "twice a year"]]
 
 
-def similarity(server: Server, pairs: list[list[str]], **fields: object) -> dict[str, list[float]]:
+def similarity(server: Server, pairs: list[list[str]], **fields: object) -> dict[str, Any]:
     response = server.client.post("/similarity", json={"pairs": pairs, **fields})
     assert response.status_code == 200, response.text
     answer: dict[str, list[float]] = response.json()

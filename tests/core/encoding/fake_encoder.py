@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,14 +31,14 @@ class FakeEncoder:
         self.free = threading.Event()
         self.free.set()
 
-    def prepare(self, ids: list[list[int]]) -> list[list[int]]:
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Any:
         return ids
 
-    def run(self, ids: list[list[int]], *, exclusive: bool = False) -> Vectors:
+    def run(self, prepared: Any, *, exclusive: bool = False) -> Vectors:
         self.busy.set()
         assert self.free.wait(30)
-        self.batches.append(["".join(map(chr, row)) for row in ids])
-        return np.stack([vector_of(row) for row in ids])
+        self.batches.append(["".join(map(chr, row)) for row in prepared])
+        return np.stack([vector_of(row) for row in prepared])
 
     @property
     def seen(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,7 +49,7 @@ def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[E
                 encode.free.set()
 
 
-async def soon(coroutine: Coroutine[Any, Any, Embeddings]) -> Embeddings:
+async def soon(coroutine: Awaitable[Embeddings]) -> Embeddings:
     """A hang is a failure."""
     async with asyncio.timeout(10):
         return await coroutine
@@ -167,9 +167,9 @@ class Breaks(FakeEncoder):
         super().__init__()
         self.how = how
 
-    def run(self, ids: list[list[int]], *, exclusive: bool = False) -> Vectors:
-        found = super().run(ids)
-        if not any(ord("!") in row for row in ids):
+    def run(self, prepared: Any, *, exclusive: bool = False) -> Vectors:
+        found = super().run(prepared)
+        if not any(ord("!") in row for row in prepared):
             return found
         if self.how is None:
             return found[:0]  # fewer vectors than texts
@@ -203,7 +203,7 @@ class Away(FakeEncoder):
         super().__init__()
         self.how, self.runs = how, 0
 
-    def run(self, prepared: Any, *, exclusive: bool) -> Vectors:
+    def run(self, prepared: Any, *, exclusive: bool = False) -> Vectors:
         self.runs += 1
         raise self.how
 
@@ -315,17 +315,17 @@ class ObservedEncoder(FakeEncoder):
         self.prepared: list[int] = []
         self.lock = threading.Lock()
 
-    def prepare(self, ids: list[list[int]]) -> list[list[int]]:
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Any:
         self.prepared.append(len(ids))
         return ids
 
-    def run(self, ids: list[list[int]], *, exclusive: bool = False) -> Vectors:
+    def run(self, prepared: Any, *, exclusive: bool = False) -> Vectors:
         with self.lock:
             self.running += 1
             self.most = max(self.most, self.running)
             self.exclusive.append(exclusive)
         try:
-            return super().run(ids)
+            return super().run(prepared)
         finally:
             with self.lock:
                 self.running -= 1

@@ -1,5 +1,7 @@
 """Clusters are those of average linkage within what the pairs connect."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -69,6 +71,6 @@ def test_no_pairs_are_no_clusters() -> None:
 def test_equal_texts_are_one_cluster_at_the_highest_threshold() -> None:
     """Also from vectors that were stored in float16, whose cosines with themselves are not exactly 1."""
     one = normalized(np.random.default_rng(0).standard_normal((1, 384)).astype(np.float32))
-    stored = np.repeat(one, 3, 0).astype(np.float16)
+    stored: Any = np.repeat(one, 3, 0).astype(np.float16)
     pairs = np.array([0, 0, 1]), np.array([1, 2, 2]), np.ones(3, np.float32)
     assert [group.members.tolist() for group in clusters(*pairs, stored, 1.0)] == [[0, 1, 2]]

@@ -1,6 +1,7 @@
 """The probability map as it is asked and stored."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ TABLE = (
     "precisions", "similarities", "interval_low", "interval_high", "recalls", "recall_low", "recall_high",
     "precision_low", "precision_high",
 )  # fmt: skip
-GRADED = replace(MAP, high=5.0, graded=True, **dict.fromkeys(TABLE, EMPTY))
+NONE: dict[str, Any] = dict.fromkeys(TABLE, EMPTY)
+GRADED = replace(MAP, high=5.0, graded=True, **NONE)
 
 
 @st.composite

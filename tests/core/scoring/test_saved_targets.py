@@ -73,7 +73,8 @@ def test_stored_facts_are_read_back_and_what_is_no_target_is_left_out() -> None:
     found = targets_in(json.loads(json.dumps(bad | good)))
     assert {name: target.facts for name, target in found.items()} == good
     assert list(found) == sorted(found)
-    for damaged in (None, [], "x", 7):
+    nothing: list[object] = [None, [], "x", 7]
+    for damaged in nothing:
         assert targets_in(damaged) == {}
 
 

@@ -96,7 +96,7 @@ TEXTS = [PooledVector(vector, tokens, False) for vector, tokens in zip(POOLED, (
 def test_without_a_calibrator_similarity_is_the_cosine_bit_by_bit() -> None:
     found = score(calibration(), TEXTS, POOLED, LEFT, RIGHT)
     assert found.similarity.tobytes() == found.cosine.tobytes() == cosine(POOLED[LEFT], POOLED[RIGHT]).tobytes()
-    assert found.percentile is found.probability is found.verdicts is None
+    assert (found.percentile, found.probability, found.verdicts) == (None, None, None)
 
 
 def test_a_calibration_moves_similarity_and_percentile_and_leaves_the_cosine() -> None:

@@ -14,7 +14,7 @@ from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import normalized
 
 
-def vectors(count: int, seed: int, hubs: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]
+def vectors(count: int, seed: int, hubs: float = 0.0) -> np.ndarray:
     """Random vectors of 16 dimensions; `hubs`: how much nearer to a common direction a tenth of them lies."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((count, 16))
@@ -22,7 +22,7 @@ def vectors(count: int, seed: int, hubs: float = 0.0) -> np.ndarray:  # type: ig
     return rng.permutation(x).astype(np.float32)
 
 
-def calibrated(x: np.ndarray) -> tuple[ReferenceDistribution, FalseHitTable]:  # type: ignore[type-arg]
+def calibrated(x: np.ndarray) -> tuple[ReferenceDistribution, FalseHitTable]:
     rng = np.random.default_rng(0)
     whole = [(x, np.arange(len(x)))]
     made = reference.build(reference.sample_pairs(whole, rng), rng, intervals=False)

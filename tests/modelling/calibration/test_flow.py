@@ -85,7 +85,7 @@ def test_gradients_reach_every_parameter_once_the_zero_start_is_left(dim: int) -
     for _ in range(2):
         optimizer.zero_grad()
         loss = bits_per_dimension(model(x), model.log_det())
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     unmoved = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     assert unmoved == []

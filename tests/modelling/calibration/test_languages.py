@@ -9,9 +9,8 @@ import pytest
 
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
-from isosim.fitting.evidence import TOKEN
 from isosim.fitting.job import calibrate_job
-from isosim.fitting.scripts import characters, is_unspaced, words
+from isosim.fitting.scripts import TOKEN, characters, is_unspaced, words
 from isosim.jobs.job import JobRequest
 from isosim.jobs.posted import Posted
 from tests.stores import domains_of

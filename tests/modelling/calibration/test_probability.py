@@ -19,6 +19,7 @@ from isosim.fitting.probability import (
     FEWEST_ABOVE,
     LEVELS,
     SLOPES,
+    ProbabilityReport,
     bending_line,
     equal_mass_bins,
     fit,
@@ -142,7 +143,7 @@ def test_labels_of_pure_chance_are_reported_as_worth_nothing() -> None:
     for seed in range(12):
         rng = np.random.default_rng(seed)
         x, y = rng.normal(6, 3, 60), rng.permutation(60) % 2.0
-        p = out_of_fold(x, y, np.ones(len(x)), rng)
+        p = out_of_fold(x, y.astype(np.float64), np.ones(len(x)), rng)
         losses.append(float(-(y * np.log(p) + (1 - y) * np.log1p(-p)).mean()))
     assert np.mean(losses) > np.log(2)
 
@@ -188,7 +189,7 @@ def test_a_precision_threshold_is_the_lowest_similarity_that_keeps_it(pairs: lis
 
 
 @pytest.fixture(scope="module")
-def taught() -> tuple[ProbabilityMap, dict[str, Any]]:
+def taught() -> tuple[ProbabilityMap, ProbabilityReport]:
     return fit(*_arguments(1500), seed=0)
 
 
@@ -197,7 +198,7 @@ def _arguments(count: int, seed: int = 0) -> tuple[Doubles, Any, Doubles]:
     return similarities, REFERENCE, labels
 
 
-def test_a_map_learns_the_probability_that_made_its_labels(taught: tuple[ProbabilityMap, dict[str, Any]]) -> None:
+def test_a_map_learns_the_probability_that_made_its_labels(taught: tuple[ProbabilityMap, ProbabilityReport]) -> None:
     model, _ = taught
     asked = np.linspace(-0.2, 0.7, 200)
     off = np.abs(model.probability(REFERENCE.false_match_rate(asked)) - truth(asked))
@@ -208,7 +209,7 @@ def test_a_map_learns_the_probability_that_made_its_labels(taught: tuple[Probabi
 
 @pytest.mark.parametrize("precision", [0.6, 0.8, 0.9, 0.95])
 def test_pairs_above_a_precision_threshold_are_matches_in_this_share(
-    taught: tuple[ProbabilityMap, dict[str, Any]], precision: float
+    taught: tuple[ProbabilityMap, ProbabilityReport], precision: float
 ) -> None:
     threshold, low, high = taught[0].precision_threshold(precision)
     similarities, labels = draw(100_000, seed=1)
@@ -220,7 +221,7 @@ def test_pairs_above_a_precision_threshold_are_matches_in_this_share(
 
 
 def test_the_recall_of_a_precision_threshold_is_that_of_other_pairs(
-    taught: tuple[ProbabilityMap, dict[str, Any]],
+    taught: tuple[ProbabilityMap, ProbabilityReport],
 ) -> None:
     similarities, labels = draw(100_000, seed=1)
     for precision in (0.6, 0.8, 0.9):
@@ -234,7 +235,7 @@ def test_the_recall_of_a_precision_threshold_is_that_of_other_pairs(
 
 
 def test_weights_give_the_population_back_that_a_biased_sample_was_drawn_from(
-    taught: tuple[ProbabilityMap, dict[str, Any]],
+    taught: tuple[ProbabilityMap, ProbabilityReport],
 ) -> None:
     similarities, labels = draw(60_000, seed=5)
     chance = np.where(labels == 1, 5.0, 1.0)
@@ -251,7 +252,7 @@ def test_weights_give_the_population_back_that_a_biased_sample_was_drawn_from(
 
 
 def test_the_report_is_ready_for_json_and_close_to_what_other_pairs_show(
-    taught: tuple[ProbabilityMap, dict[str, Any]],
+    taught: tuple[ProbabilityMap, ProbabilityReport],
 ) -> None:
     model, report = taught
     json.dumps(asdict(report), allow_nan=False)
@@ -275,6 +276,7 @@ def test_grades_teach_their_mean() -> None:
     assert (model.low, model.high) == (0, 5)
     assert len(model.precisions) == 0
     assert report.rmse == pytest.approx(0.36, abs=0.06)
+    assert report.pearson is not None
     assert report.pearson > 0.95
     assert (report.brier, report.log_loss, report.positives) == (None, None, None)
     assert all(row.low <= row.observed <= row.high for row in report.reliability)
@@ -320,6 +322,7 @@ def test_new_labels_are_compared_with_a_rival_by_the_loss_of_their_own_out_of_fo
     first, _ = fit(*_arguments(1500), seed=0)
     _, report = fit(*_arguments(300), seed=1, rival=first)
     compared = report.compared
+    assert compared is not None
     assert compared.loss == pytest.approx(report.log_loss)
     assert 0 < compared.rival_loss < compared.loss
     assert 0 < compared.standard_error < 0.05

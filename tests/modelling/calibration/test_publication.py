@@ -123,7 +123,7 @@ def post(
     assert now is not None
     base = domains.load("news", now).model
     assert base.reference is not None
-    options = {"graded": drawn.graded, "rival": base.probability}
+    options: dict[str, Any] = {"graded": drawn.graded, "rival": base.probability}
     learnt, report = probability.fit(drawn.x, base.reference, drawn.y, drawn.seed, **options)
     own = {"posted": len(drawn.x), "contradictions": {}, "unreadable": 0, "table": []}
     labels = LabelReport.build(replace(report, **facts), RankTest("auroc", 1.0, 0.0, 1.0), **own)

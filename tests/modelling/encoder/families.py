@@ -152,7 +152,7 @@ FAMILIES = {
     ),
     "modernbert": Case(
         lambda: hf.ModernBertModel(
-            hf.ModernBertConfig(
+            hf.ModernBertConfig(  # type: ignore[call-arg]
                 **SIZES, num_hidden_layers=3, global_attn_every_n_layers=2, local_attention=8,
                 max_position_embeddings=64, pad_token_id=0, cls_token_id=2, sep_token_id=3, bos_token_id=2,
                 eos_token_id=3,

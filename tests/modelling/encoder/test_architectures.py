@@ -183,7 +183,7 @@ def test_a_lower_precision_stays_near_and_no_neighbour_moves_it(family: Family) 
     if family.name in ("bert", "xlm-roberta", "electra"):
         pytest.skip("the graph is BERT's (test_precision.py) or RoBERTa's")
     spec = family.artifact.spec
-    ids = [one.ids for one in FastTokenizer(family.artifact.tokenizer, spec.max_length)(sentences(60), "right")]
+    ids = [[*one.ids] for one in FastTokenizer(family.artifact.tokenizer, spec.max_length)(sentences(60), "right")]
     graph = onnx.load(family.artifact.encoder)
     fp32 = vectors(graph, ids)
     half = shifts(vectors(precision.half(graph), ids), fp32).mean()

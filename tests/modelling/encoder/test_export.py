@@ -82,6 +82,6 @@ def test_the_parity_check_of_an_export_notices_a_graph_that_is_not_the_encoders(
     module = encoder.load(checkpoints.resolve(str(tiny_checkpoint)), pooling="mean")
     assert check_parity(module, joined_graph(tiny)) <= 1e-4
     other = copy.deepcopy(module)
-    other.model[1].pooling_mode = "max"
+    other.model[1].pooling_mode = "max"  # type: ignore[assignment]
     with pytest.raises(ArithmeticError, match="differ"):
         check_parity(other, joined_graph(tiny))

@@ -1,6 +1,7 @@
 """Lower precisions: what they may change."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,7 +23,7 @@ from tests.text import sentences
 
 @pytest.fixture(scope="module")
 def ids(tiny: EncoderArtifact) -> list[list[int]]:
-    return [tokens.ids for tokens in FastTokenizer(tiny.tokenizer, 32)(sentences(200), "right")]
+    return [[*tokens.ids] for tokens in FastTokenizer(tiny.tokenizer, 32)(sentences(200), "right")]
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +69,8 @@ def linear(*attributes: tuple[str, float], shared: bool = False, bias: bool = Tr
     last = "first" if shared else "second"
     more = ["bias"] if bias else []
     nodes = [
-        helper.make_node("Gemm", ["x", "first", *more], ["h"], "one", **dict(attributes)),
-        helper.make_node("Gemm", ["h", last, *more], ["y"], "two", **dict(attributes)),
+        helper.make_node("Gemm", ["x", "first", *more], ["h"], "one", **dict[str, Any](attributes)),
+        helper.make_node("Gemm", ["h", last, *more], ["y"], "two", **dict[str, Any](attributes)),
     ]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("x", "y")]
     tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
@@ -94,7 +95,7 @@ def test_linear_layers_are_made_products_of_matrices_of_their_own(model: onnx.Mo
     assert len(nodes) == len({node.input[1] for node in nodes}) == products
     x = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
     (expected,), (same,) = (ReferenceEvaluator(one).run(None, {"x": x}) for one in (model, apart))
-    np.testing.assert_allclose(same, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(same), np.asarray(expected), rtol=0, atol=1e-6)
 
 
 def test_int8_is_near_and_no_neighbour_moves_it(int8: onnx.ModelProto, ids: list[list[int]], fp32: Vectors) -> None:

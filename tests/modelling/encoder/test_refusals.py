@@ -234,7 +234,12 @@ def test_special_tokens_that_tokenizer_json_does_not_add_are_added_as_transforme
 def test_an_encoder_whose_vectors_depend_on_padding_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """FNet mixes all tokens of a row, padding included; its torch and ONNX vectors agree."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "max_position_embeddings": 64}
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 64,
+    }
     FNetModel(FNetConfig(vocab_size=400, initializer_range=0.2, **sizes)).save_pretrained(tmp_path / "fnet")
     shutil.copy(tiny_checkpoint / "tokenizer.json", tmp_path / "fnet")
     with pytest.raises(InvalidInput, match="another vector if its batch is padded"):
