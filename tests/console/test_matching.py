@@ -215,6 +215,9 @@ def test_new_texts_against_known_ones_in_another_format(visit: Visit, site: Site
     site.work()
     assert analyst.heading() == "Matches in new.txt and known.csv"
     tile(analyst)
+    heads = analyst.page.get_by_role("table", name="Pairs that pass").get_by_role("columnheader")
+    wanted = ["Similarity", "Text of new.txt", "Text of known.csv", "Judged", "Notes"]
+    wait_until(lambda: heads.all_inner_texts() == wanted)
     analyst.chooses("Content", "best")
     best = rows_of(downloaded(analyst, "Download", tmp_path))
     assert [(row["text_a"], row["text_b"]) for row in best[:20]] == [

@@ -6,6 +6,7 @@ import pytest
 
 from tests.console.analyst import Analyst
 from tests.console.conftest import Site, Visit
+from tests.processes import wait_until
 from tests.text import sentences
 
 JARGON = re.compile(r"rawness|nulling|AUROC|PSI|expected calibration error|variance|spectrum", re.IGNORECASE)
@@ -126,6 +127,12 @@ def test_a_threshold_is_saved_replaced_after_a_question_and_deleted(visit: Visit
     analyst.sees("For a false-match rate of 1 %")
     name = analyst.field("Name of the threshold")
     assert name.input_value() == "fmr-0.01"
+    save = analyst.page.get_by_role("button", name="Save this threshold")
+    analyst.fills("Wanted false-match rate in per cent", "0")
+    analyst.sees("Give a number above 0 and below 100.")
+    assert save.is_disabled()  # it would save the target before
+    analyst.fills("Wanted false-match rate in per cent", "1")
+    wait_until(save.is_enabled)
     analyst.tabs_to("Name of the threshold")
     analyst.page.keyboard.press("Control+a")
     analyst.page.keyboard.type("Good Duplicates!")
