@@ -341,6 +341,28 @@ def test_files_that_cannot_be_matched(server: Server, files: dict[str, bytes], w
     assert server.client.post("/matches", data={"a": "text"}, headers=bearer(ANNA)).status_code == 415
 
 
+def test_a_charset_of_a_form_is_not_used(server: Server) -> None:
+    """Decoding a field as `punycode` took 3 s for 200 kB, in which the server answered no request."""
+    form = b'--x\r\ncontent-disposition: form-data; name="a-"\r\n\r\n' + b"a" * 1000 + b"\r\n--x--\r\n"
+    for charset, status in (("punycode", 415), ("undefined", 415), ("UTF-8", 422)):
+        head = {"content-type": f"multipart/form-data; boundary=x; charset={charset}", **bearer(ANNA)}
+        assert server.client.post("/matches", content=form, headers=head).status_code == status
+
+
+def test_any_number_of_rows_may_be_left_out_or_asked_for(server: Server, matched: dict[str, Any]) -> None:
+    huge = 10**30
+    every = rows_of(server, matched["job"])
+    assert rows_of(server, matched["job"], f"skip={huge}") == rows_of(server, matched["job"], f"skip={huge}&at_most=1")
+    assert rows_of(server, matched["job"], f"at_most={huge}") == every
+    assert rows_of(server, matched["job"], f"skip=2&at_most={2**63 - 1}") == every[2:]
+
+
+def test_a_faulty_judgement_is_named_by_its_place(server: Server, matched: dict[str, Any]) -> None:
+    response = judge(server, matched["job"], [{"pair": -1, "label": 1}])
+    assert response.status_code == 422
+    assert response.json()["error"].startswith("labels[0].pair: Input should be greater than or equal to 0")
+
+
 def test_two_equal_files_match_row_by_row_and_a_row_whose_only_match_is_its_copy_has_one(server: Server) -> None:
     found = ended(server, post(server, a=table(TEXTS[:250]), b=table(TEXTS[:250])))
     best = rows_of(server, found["job"], "form=best")

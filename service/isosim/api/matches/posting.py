@@ -12,6 +12,7 @@ import orjson
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response
 from pydantic import TypeAdapter
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 
 from isosim.api.bodies import body_of
@@ -29,6 +30,7 @@ from isosim.api.calibration.files import (
     FILE,
     FILE_TYPES,
     JSON_GROWTH,
+    UTF8,
     ReadingDep,
     check_no_form,
     content_type,
@@ -226,8 +228,17 @@ def named(reading: Reading, file: UploadFile) -> Reading:
 
 @asynccontextmanager
 async def posted_form(request: Request, service: Service, trace: Trace) -> AsyncIterator[dict[str, UploadFile]]:
-    """The files of a form, on disk. Raises InvalidInput if the form has other fields, or no file `a`."""
+    """The files of a form, on disk.
+
+    Raises:
+        InvalidInput: the form has other fields, or no file `a`.
+        UnsupportedMedia: the form declares a charset other than UTF-8. Starlette would decode the fields with it on the
+            event loop, and decoding 1 MB of `punycode` takes minutes.
+    """
     places = service.temporary_files
+    charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")  # as Starlette does
+    if charset.decode("latin-1").lower() not in UTF8:
+        raise UnsupportedMedia("the names in a form are UTF-8; name the encoding of a file by charset in the query")
     places.check(trace.grant, service.share(places.most, 2), "files are arriving", "send them again later")
     with places.taken(trace.grant):
         async with request.form(max_files=2, max_fields=1) as form:

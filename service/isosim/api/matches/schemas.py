@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, Tag
 
 from isosim.api.bodies import FIRST_FAULT, Number, Own, Seed, Texts, example
 from isosim.api.calibration.schemas import JobAccepted
@@ -64,4 +64,8 @@ class TextLabel(Own):
 class PairLabels(Own):
     model_config = example({"labels": [{"pair": 17, "label": 1}, {"pair": 3, "label": 0}]})
 
-    labels: Annotated[list[PairLabel | TextLabel], FIRST_FAULT, Field(max_length=10_000)]
+    labels: Annotated[
+        list[Annotated[PairLabel, Tag("(pair)")] | Annotated[TextLabel, Tag("(texts)")]],
+        FIRST_FAULT,
+        Field(max_length=5000),  # with three names each, about as many as a JSON body may have (MOST_NAMES)
+    ]

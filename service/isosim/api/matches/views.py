@@ -4,6 +4,7 @@ The candidates are found once. A target, a form and new judgements only change h
 """
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -198,7 +199,8 @@ class View:
     def table(self, form: Form, at_most: int | None, skip: int = 0) -> tuple[list[str], Iterator[Cells]]:
         """The names of the columns, and the rows but the first `skip`."""
         forms = {"pairs": self._pairs, "best": self._best, "clusters": self._clusters, "judged": self._judged}
-        return self._names(form), islice(forms[form](), skip, None if at_most is None else skip + at_most)
+        stop = None if at_most is None else min(skip + at_most, sys.maxsize)  # islice takes no larger number
+        return self._names(form), islice(forms[form](), min(skip, sys.maxsize), stop)
 
     def _names(self, form: Form) -> list[str]:
         given = self.result.job.request.match
