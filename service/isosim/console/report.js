@@ -120,7 +120,7 @@ function details(version, signal) {
 }
 
 function actions(version, role, state, context) {
-  const { domain, version: number } = version;
+  const { version: number } = version;
   return [
     role !== "in use" && (version.servable || version.damaged) && button("Put in use", async () => {
       if (await promote(context, { ...state, revision: null }, number)) context.reload();

@@ -92,8 +92,10 @@ def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
     """Runs an attempt, logs it, and sends its end to the worker. All log lines contain the job's id."""
     request = job.request
     about.set({"job": job.id})
-    what: Facts = {"domain": request.domain, "method": request.method, "sentences": request.sentences}
-    what |= {"labels": request.labels, "attempt": job.attempt, "notices": job.notices}
+    what: Facts = {
+        "domain": request.domain, "method": request.method, "sentences": request.sentences, "labels": request.labels,
+        "attempt": job.attempt, "notices": job.notices,
+    }  # fmt: skip
     log.info("%s begins", kind_of(job), extra={"facts": what})
     began = time.perf_counter()
     try:
