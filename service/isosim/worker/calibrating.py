@@ -92,7 +92,7 @@ def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
     """Runs an attempt, logs it, and sends its end to the worker. All log lines contain the job's id."""
     request = job.request
     about.set({"job": job.id})
-    what: Facts = {
+    what: dict[str, object] = {
         "domain": request.domain, "method": request.method, "sentences": request.sentences, "labels": request.labels,
         "attempt": job.attempt, "notices": job.notices,
     }  # fmt: skip
