@@ -210,6 +210,11 @@ def test_new_texts_against_known_ones_in_another_format(visit: Visit, site: Site
         analyst.page.dispatch_event(place, "drop", {"dataTransfer": dropped})
         analyst.page.locator(".understood strong", has_text=name).first.wait_for()
     analyst.sees("CSV with semicolons, windows-1252.")
+    analyst.page.evaluate("location.hash = '#/domains'")
+    wait_until(lambda: analyst.heading() == "Domains")
+    analyst.page.go_back()  # the form has the files that were chosen
+    for name, _ in files.values():
+        analyst.page.locator(".understood strong", has_text=name).first.wait_for()
     analyst.presses("Find matches")
     analyst.sees(QUEUED)
     site.work()
@@ -227,6 +232,9 @@ def test_new_texts_against_known_ones_in_another_format(visit: Visit, site: Site
     judge(analyst, 24)
     use = analyst.page.get_by_role("button", name="Use these labels for letters")
     wait_until(use.is_enabled)
+    analyst.page.evaluate("location.hash = '#/find'")
+    wait_until(lambda: analyst.heading() == "Find matches")
+    assert analyst.page.locator(".understood p").count() == 0  # what was posted is not offered again
 
 
 def test_a_reload_and_a_server_that_is_gone_lose_no_judgement(visit: Visit, site: Site) -> None:

@@ -81,6 +81,7 @@ export async function openCalibrate([wanted = ""], context) {
       });
       posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
       const { job } = await call("POST", `calibrate?${asked}`, { body, headers: { "content-type": type, "idempotency-key": posting }, signal });
+      intake.posted();
       noteText(job, intake.source());
       location.hash = `#/job/${job}`;
     } catch (error) {

@@ -65,13 +65,15 @@ export function parseLines(text) {
   return text.split("\n").filter(Boolean).map((line) => JSON.parse(line));
 }
 
+const kept = new Map(); // legend -> what was chosen and not yet posted; it is there again when the view is opened again
+
 /**
  * Fields for a file or a paste, and below them what was understood of it.
  *
  * given: { legend, lead, label and pasteLabel of the fields, verdicts(found): [[kind, words]], changed()
  * after each change, takes(event): whether a file that is dropped is for these fields; by default it is }. Returns { element, found():
  * the answer of /inspect or null, ready(): the same once the server has looked, body(): for POST /calibrate as
- * { query, options }, sentences(): the chosen column as a blob of NDJSON, refresh(): shows the verdicts anew, miss() }.
+ * { query, options }, posted(): it need not be kept, sentences(): the chosen column as a blob of NDJSON, refresh(): shows the verdicts anew, miss() }.
  */
 export function fileIntake(context, given) {
   const { server, signal } = context;
@@ -117,6 +119,7 @@ export function fileIntake(context, given) {
   window.addEventListener("dragleave", () => element.classList.remove("over"), { signal });
 
   function forget() {
+    kept.delete(given.legend);
     state.reading?.abort();
     Object.assign(state, { source: null, name: "", type: ANY, chosen: {}, found: null });
     fault(file, "");
@@ -172,6 +175,7 @@ export function fileIntake(context, given) {
         body: state.source, headers: { "content-type": state.type }, signal: AbortSignal.any([signal, reading.signal]),
       });
       Object.assign(state, { found, chosen: asked, unread: null });
+      kept.set(given.legend, { source: state.source, name: state.name, type: state.type, chosen: asked, pasted: paste.value });
       working.replaceChildren(h("span", { class: "unseen" }, `${describeFile(found)}: ${counted(found.sentences, "sentence")}.`));
     } catch (error) {
       if (signal.aborted || reading.signal.aborted) return;
@@ -299,8 +303,16 @@ export function fileIntake(context, given) {
     ...(found.columns.length > 1 ? { column: found.column } : {}),
   });
 
+  if (kept.has(given.legend)) {
+    const { pasted, ...rest } = kept.get(given.legend);
+    Object.assign(state, rest);
+    paste.value = pasted;
+    look(rest.chosen);
+  }
+
   return {
     element,
+    posted: () => kept.delete(given.legend),
     found: () => state.found,
     name: () => state.name,
 

@@ -44,7 +44,8 @@ export async function openMatches([wanted = ""], context) {
     h("fieldset", { class: "choices" }, h("legend", {}, "What to find"),
       h("label", { class: "choice" }, one, "Duplicates in one file"), h("label", { class: "choice" }, two, "New texts against known ones")),
     first.element, second.element, scale, h("div", { class: "buttons" }, start, sample));
-  second.element.hidden = true;
+  two.checked = Boolean(second.name()); // two files were chosen before
+  showSecond();
 
   function showSecond() {
     second.element.hidden = !two.checked;
@@ -92,6 +93,7 @@ export async function openMatches([wanted = ""], context) {
       }
       posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
       const { job } = await call("POST", `matches?${asked}`, { body, headers: { "idempotency-key": posting }, signal });
+      for (const file of files) file.posted();
       location.hash = `#/matches/${job}`;
     } catch (error) {
       if (signal.aborted || context.refused(error)) return;
