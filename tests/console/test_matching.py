@@ -84,13 +84,15 @@ def test_from_a_file_to_pairs_of_a_stated_precision(visit: Visit, site: Site, tm
     assert "1.00" in first
     analyst.sees("1 row repeats a text word for word")
     judge(analyst, 60)
-    analyst.sees("60 of about")
+    analyst.sees(re.compile("^60( of about|: enough)"))
     wait_until(lambda: "of them are false" in tile(analyst))
     answer = site.get(f"/matches/{job}?precision=0.9")["answer"]
     said = tile(analyst)
     assert f"{answer['passing']} pairs" in said
     assert f"About {round(answer['expected_false'])} of them are false" in said
     assert "of all matches among the pairs that were kept" in said  # what is missed stands beside what is wrong
+    hits = answer["passing"] - answer["expected_false"]
+    assert f"about {hits / answer['recall'] - hits:.0f} others" in said
     assert re.search(r"sure|rough", said)
     path = downloaded(analyst, "Download", tmp_path)
     rows = rows_of(path)
@@ -110,7 +112,8 @@ def test_from_a_file_to_pairs_of_a_stated_precision(visit: Visit, site: Site, tm
     another.page.get_by_role("rowheader", name="tickets.csv").first.wait_for()
     analyst.go("#/")
     analyst.presses(re.compile("^Open the match of"), "link")
-    analyst.sees("60 of about")
+    analyst.sees(re.compile("^60( of about|: enough)"))
+    assert analyst.field("Wanted").input_value() == "0.99"  # what was asked for last
     analyst.presses("Delete this match")
     analyst.answers("Delete it")
     analyst.sees("Your matches")
@@ -135,12 +138,14 @@ def nothing_is_said_of_another_target(analyst: Analyst, site: Site, job: str) ->
     analyst.fills("Wanted", "1")  # of a target that is not computed yet, nothing is said
     assert analyst.page.locator(".tile.stale").count() == 1
     assert analyst.page.get_by_role("button", name="Download", exact=True).is_disabled()
+    analyst.fills("Wanted", "0.8")
+    analyst.sees("Give per cent: from 1 to below 100")
     analyst.chooses("Ask for", "similarity")
     analyst.fills("Wanted", "7")
     analyst.sees("Give a number from −1 to 1.")
     assert analyst.page.locator(".tile.stale").count() == 1
     analyst.fills("Wanted", "-1")
-    analyst.sees("judged different (the column “label” says which)")
+    analyst.sees("judged different (in lists of pairs the column “label” says which)")
     analyst.fills("Wanted", "0.99")
     wait_until(lambda: f"{site.get(f'/matches/{job}?similarity=0.99')['answer']['passing']} pairs" in tile(analyst))
 

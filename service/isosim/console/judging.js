@@ -12,6 +12,15 @@ const LOW = 3; // pairs left when more are fetched
 const ENOUGH = 50; // judgements that tell something; the server says how many more
 const KEYS = { 1: 1, 0: 0, s: null, S: null, " ": null };
 
+/** How many judgements a match wants in all: 50, 100, 200 and so on, since the server's estimate changes with each one. */
+export const goal = (judged, more) => {
+  const near = ENOUGH * 2 ** Math.max(0, Math.round(Math.log2((judged + more) / ENOUGH)));
+  return near > judged ? near : ENOUGH * 2 ** (Math.floor(Math.log2(judged / ENOUGH)) + 1);
+};
+
+/** The key under which this browser holds the target of a match. */
+export const wantedKey = (job) => `isosim.wanted.${job}`;
+
 const prefixOf = (job) => `isosim.judged.${job}.`;
 
 /** The keys under which this browser holds judgements of a match that the server has not confirmed. */
@@ -170,7 +179,7 @@ export function judging(given, context) {
   function update() {
     const unconfirmed = [...outbox.pending].reduce((sum, [pair, label]) => sum + (label !== null) - outbox.known.has(pair), 0);
     const judged = Math.max(0, state.judged + unconfirmed);
-    done.textContent = `${count(judged)} of about ${count(Math.max(ENOUGH, judged, state.more === null ? 0 : state.judged + state.more))}`;
+    done.textContent = state.more === 0 && judged >= ENOUGH ? `${count(judged)}: enough` : `${count(judged)} of about ${count(goal(judged, state.more ?? 0))}`;
     const [shown] = state.queue;
     for (const control of [same, different, skip]) control.disabled = !shown;
     back.disabled = !state.passed.length;

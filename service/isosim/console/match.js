@@ -7,7 +7,7 @@ import { ago, count, counted, dated, percent, plainly, range, score, sentence } 
 import { parseLines } from "./intake.js";
 import { ACTIVE, follow, progress } from "./job.js";
 import { scores } from "./histogram.js";
-import { judging } from "./judging.js";
+import { judging, goal, wantedKey } from "./judging.js";
 import { nameOf, removeMatch } from "./matches.js";
 
 const WAIT = 400; // ms after the last key stroke in the target
@@ -19,7 +19,7 @@ const UNSURE = 0.25; // width above which "sure" is withdrawn: in 30 simulated m
 const ROUGH = 0.4; // width from which on the labels are too few; unmeasured
 const ENOUGH = 50; // judgements that tell something
 const KINDS = {
-  precision: { label: "How many should be right", first: "90", hint: "Of 100 pairs that pass, so many should mean the same (the precision).", read: (text) => Number(text) / 100, valid: (value) => value > 0 && value < 1, fault: "Give a number above 0 and below 100." },
+  precision: { label: "How many should be right", first: "90", hint: "Of 100 pairs that pass, so many should mean the same (the precision).", read: (text) => Number(text) / 100, valid: (value) => value >= 0.01 && value < 1, fault: "Give per cent: from 1 to below 100, for example 80." },
   similarity: { label: "How alike they must be", first: "0.9", hint: "The lowest similarity that passes; 1 is the same text.", read: Number, valid: (value) => value >= -1 && value <= 1, fault: "Give a number from −1 to 1." },
 };
 const SHOWS = { passing: "Pairs that pass", judged: "Judged pairs" };
@@ -75,9 +75,12 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   const copies = match.copies.length === 1 ? match.copies[0] : 0;
   const until = h("time", {});
 
-  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: () => ask(kind.value === "similarity" ? score(state.answer?.similarity ?? 0.9, 2) : KINDS[kind.value].first) });
+  const remembered = wantedKey(match.job);
+  const last = { precision: KINDS.precision.first };
+  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: () => ask(kind.value === "similarity" ? score(state.answer?.similarity ?? 0.9, 2) : last.precision) });
   const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: KINDS.precision.first, oninput: later });
-  if (wantedKind in KINDS && wantedValue) [kind.value, input.value] = [wantedKind, wantedValue];
+  const [thenKind, thenValue] = wantedKind in KINDS && wantedValue ? [wantedKind, wantedValue] : (localStorage.getItem(remembered) ?? "").split(" ");
+  if (thenKind in KINDS) [kind.value, input.value, last[thenKind]] = [thenKind, thenValue, thenValue];
   const wanted = field("Wanted", input, KINDS[kind.value].hint);
   const tile = h("div", { class: "tile", role: "status" });
   const judge = judging({
@@ -128,7 +131,11 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     stale(true);
     save.disabled = true;
     fault(input, target() ? "" : KINDS[kind.value].fault);
-    if (target()) history.replaceState(null, "", `#/matches/${match.job}/${kind.value}/${input.value}`);
+    if (target()) {
+      last[kind.value] = input.value;
+      localStorage.setItem(remembered, `${kind.value} ${input.value}`);
+      history.replaceState(null, "", `#/matches/${match.job}/${kind.value}/${input.value}`);
+    }
     clearTimeout(state.timer);
     state.timer = setTimeout(read, WAIT);
   }
@@ -166,7 +173,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       stale(false);
       hold.hidden = !(save.disabled = !state.asked);
       const { others_passing: others, matches_missed: missed } = state.answer ?? {};
-      own.textContent = others || missed ? `A figure for the whole decides, not each judgement: ${counted(others, "pair")} of the file ${others === 1 ? "was" : "were"} judged different (the column “label” says which), and ${counted(missed, "pair")} judged the same score lower and are not in it.` : "";
+      own.textContent = others || missed ? `A figure for the whole decides, not each judgement: ${counted(others, "pair")} of the file ${others === 1 ? "was" : "were"} judged different (in lists of pairs the column “label” says which), and ${counted(missed, "pair")} judged the same score lower and are not in it.` : "";
       saveLabels.disabled = !whole.judged;
       if (use) use.disabled = whole.judged < context.server.fewest_labels;
     } catch (error) {
@@ -187,7 +194,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     return [
       h("p", { class: "big" }, "No pairs ", badge(early ? "too early to tell" : "out of reach", "warn")),
       h("p", {}, `At no similarity are ${input.value} % of the pairs right, as far as ${counted(judged, "judgement")} tell.`, precision ? ` The highest is ${share} %, with ${passing} pairs.` : ""),
-      h("p", {}, h("strong", {}, "Next step: "), `${early || !precision ? "" : "ask for less, or "}judge ${more ? `about ${count(more)} more pairs` : "more pairs"}.`),
+      h("p", {}, h("strong", {}, "Next step: "), `${early || !precision ? "" : "ask for less, or "}judge ${more ? `about ${count(goal(judged, more) - judged)} more pairs` : "more pairs"}.`),
       h("div", { class: "buttons" }, early && toJudge("Judge pairs", true), less, !early && toJudge("Judge pairs", !less)),
     ];
   }
@@ -205,13 +212,13 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     const [word, colour] = sure ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
     return [
       h("p", { class: "big" }, h("strong", {}, counted(passing, "pair")), " ", badge(word, colour)),
-      known ? h("p", {}, `About ${count(Math.round(wrong))} of them are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}). They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the pairs that were kept${recalls ? ` (${rounded(recalls)})` : ""}; the others score lower. From ${counted(judged, "judgement")}.`)
+      known ? h("p", {}, `About ${count(Math.round(wrong))} of them are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}). They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the pairs that were kept${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)} lower. From ${counted(judged, "judgement")}.`)
         : h("p", {}, `Not judged${judged ? " enough" : ""}: how many of these pairs are right is unknown.`),
       h("p", {}, `Similarity from ${score(answer.similarity, 2)} on.`),
       before && !sure && h("p", { class: "verdict warn" }, "This was sure before: the last judgements differ from what the earlier ones let expect."),
       ...notices,
       h("p", {}, h("strong", {}, "Next step: "), !known ? `judge ${judged < ENOUGH ? `about ${counted(ENOUGH - judged, "pair")}${judged ? " more" : ""}` : "on"}, until there are some that mean the same and some that do not.`
-        : sure ? "download the pairs." : `judge about ${count(Math.max(1, more))} more, and the figures become surer.`),
+        : sure ? "download the pairs." : `judge about ${count(goal(judged, more) - judged)} more, and the figures become surer.`),
       h("div", { class: "buttons" }, sure ? button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }) : toJudge("Judge pairs", true)),
     ].filter(Boolean);
   }
@@ -307,6 +314,13 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       h("div", { class: "buttons" }, saveLabels, use, button("Delete this match", async () => { if (await removeMatch(match, context)) location.hash = "#/"; }, { class: "danger quiet" })),
       use && h("p", { class: "muted small" }, `From ${context.server.fewest_labels} judged pairs on, ${domain} can take them: a new version with these labels is made, in place of earlier labels.`)),
   ];
+}
+
+/** How many matches the target does not let pass, as far as the share that is found tells. */
+function missedOf({ passing, expected_false: wrong, recall, recall_interval: recalls }) {
+  const at = (share) => count(Math.round((passing - wrong) * (1 / share - 1)));
+  if (!recall) return "the others score";
+  return `about ${at(recall)} others${recalls && recalls[0] > 0 ? ` (${at(recalls[1])} to ${at(recalls[0])})` : ""} score`;
 }
 
 const widthOf = ({ precision_interval: interval }) => (interval ? interval[1] - interval[0] : 1);

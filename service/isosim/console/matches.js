@@ -7,7 +7,7 @@ import { action, badge, button, h, table, unique } from "./dom.js";
 import { ago, count, counted, percent } from "./format.js";
 import { fileIntake } from "./intake.js";
 import { ACTIVE, STAGES } from "./job.js";
-import { held } from "./judging.js";
+import { held, wantedKey } from "./judging.js";
 import { liveList } from "./jobs.js";
 import { domainField } from "./listing.js";
 
@@ -147,6 +147,6 @@ export async function removeMatch({ job, status }, context) {
     done: running ? "The match is cancelled." : "The match is deleted.",
     doing: () => call("DELETE", path("matches", job)),
   });
-  if (gone) held(job).forEach((key) => localStorage.removeItem(key));
+  if (gone) [wantedKey(job), ...held(job)].forEach((key) => localStorage.removeItem(key));
   return gone;
 }

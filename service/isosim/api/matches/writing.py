@@ -65,15 +65,18 @@ def workbook(names: list[str], rows: Iterable[list[Any]]) -> Iterator[bytes]:
             "constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False, "tmpdir": folder,
         }  # fmt: skip
         book = xlsxwriter.Workbook(file, options)
-        sheet = book.add_worksheet("matches")
+        sheet, four = book.add_worksheet("matches"), book.add_format({"num_format": "0.0000"})
+        sheet.freeze_panes(1, 0)
         for number, row in enumerate(chain([names], rows)):
             if number > MOST_ROWS:
                 raise InvalidInput(f"a workbook holds at most {MOST_ROWS:,} rows; give at_most, or take the format csv")
             for column, cell in enumerate(row):
                 if isinstance(cell, str):
                     sheet.write_string(number, column, cell[:MOST_CHARACTERS])
+                elif isinstance(cell, bool):
+                    sheet.write_boolean(number, column, cell)
                 elif cell is not None:
-                    sheet.write(number, column, cell if isinstance(cell, bool) else float(cell))
+                    sheet.write_number(number, column, cell, None if float(cell).is_integer() else four)
         book.close()
         file.seek(0)
         while piece := file.read(1 << 16):
