@@ -59,17 +59,14 @@ def json_response(value: object, status: int = 200, headers: dict[str, str] | No
     return JsonResponse(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers)
 
 
-# Bytes of a JSON body that the event loop parses itself (1 ms). Longer ones, up to 40 ms for 2 MB, are parsed in a
-# thread, one at a time: the parser holds the interpreter's lock, so many would delay the loop by their sum.
-SHORT = 65_536
+SHORT = 65_536  # bytes of a JSON body that the event loop parses itself (1 ms)
 
 
 async def parsed(service: Service, adapter: TypeAdapter[Body], content: bytes) -> Body:
     """A JSON body. Raises InvalidInput."""
     if len(content) <= SHORT:
         return parse_json(adapter, content)
-    async with service.parsing_json:
-        return await service.scoring(parse_json, adapter, content)
+    return await service.large_json(parse_json, adapter, content)
 
 
 class ScoringRoute(APIRoute):

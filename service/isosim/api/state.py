@@ -124,6 +124,9 @@ class Service:
     hint: Callable[[Job], Awaitable[None]]  # tells workers that there is a new job
     store: StoreCalls  # runs calls of the model store: `await service.store(service.jobs.read, job_id)`
     scoring: Threads  # runs computations of scoring routes and of metrics, which must not wait for the store
+    # One thread that reads and writes large JSON: both hold the interpreter's lock (2 MB: 40 ms, 2,048 vectors: 30 ms),
+    # so several at once would delay the event loop by their sum.
+    large_json: Threads
     loop: asyncio.AbstractEventLoop
     phase: Phase = Phase.STARTING
     champions_current: float | None = None  # time.monotonic() at which all champions in memory last matched the store
@@ -132,7 +135,6 @@ class Service:
     file_readers: Places = field(default_factory=lambda: Places(MOST_READERS))  # files and archives read or written
     temporary_files: Places = field(default_factory=lambda: Places(MOST_FILES))  # of requests, also while they arrive
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
-    parsing_json: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large JSON body is parsed at a time
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request for metrics at a time computes them
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
 

@@ -130,6 +130,7 @@ async def build(settings: Settings, run: RunJob | None = None) -> AsyncIterator[
             hint=run or partial(tell_workers, worker, shared),
             store=calls,
             scoring=stack.enter_context(contextlib.closing(Threads("scoring"))),
+            large_json=stack.enter_context(contextlib.closing(Threads("json", 1))),
             loop=asyncio.get_running_loop(),
         )
         await stack.enter_async_context(scraped(service))

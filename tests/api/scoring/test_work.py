@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +10,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
 from isosim.server.app import create_app
 from isosim.settings import Settings
+from tests.text import sentences
 
 ONCE = {  # of a request, by the functions' qualified names
     "resolve": 1,
@@ -84,3 +87,43 @@ def test_a_request_hashes_resolves_and_reads_nothing_twice(store: Path, path: st
         assert calls["Embedder.key"] == calls["C digest"] == 2  # a key for each of the two texts
         if number:  # the first request of a version prepares what all its answers have
             assert not any(calls[name] for name in NEVER)
+
+
+LARGE: dict[str, dict[str, Any]] = {
+    "/embed": {"inputs": sentences(100)},
+    "/v1/embeddings": {"model": "isosim", "input": sentences(100)},
+    "/v2/models/isosim/infer": {
+        "inputs": [{"name": "text", "shape": [100], "datatype": "BYTES", "data": sentences(100)}]
+    },
+    "/percentile": {"cosines": [0.5], "domain": "default" + " " * 70_000},
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", LARGE)
+async def test_large_json_is_read_and_written_one_at_a_time(store: Path, path: str) -> None:
+    """Eight answers with 2,048 vectors at once kept /livez waiting for 0.3 s."""
+    app = create_app(Settings(model_store=store, encoder="tiny"))
+    async with app.router.lifespan_context(app) as state:
+        service = (state or {})["service"]
+
+        async def with_state(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, "state": dict(state or {})}, receive, send)
+
+        transport = httpx.ASGITransport(with_state)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            assert (await client.post(path, json=LARGE[path])).status_code in (
+                200,
+                422,
+            )  # its texts are known from now on
+            another = threading.Event()
+            held = asyncio.create_task(service.large_json(another.wait))
+            answer = asyncio.create_task(client.post(path, json=LARGE[path]))
+            try:
+                for _ in range(20):  # requests with little JSON go on meanwhile
+                    assert (await client.post("/embed", json=BODIES["/embed"])).status_code == 200
+                assert not answer.done()
+            finally:
+                another.set()
+            await held
+            assert (await answer).status_code in (200, 422)

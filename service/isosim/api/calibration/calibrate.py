@@ -115,8 +115,7 @@ async def calibrate(
         artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
         check_takes(artifact, "json" if isinstance(options, CalibrateRequest) else reading.kind)
         if isinstance(options, CalibrateRequest):
-            async with service.parsing_json:
-                facts = await asyncio.to_thread(take_json, service, spool, options)
+            facts = await service.large_json(take_json, service, spool, options)
         else:
             reading = replace(reading, give="entries", labels=options.kind, brought=brought_by(artifact))
             facts = await read_body(request, service, reading, spool)

@@ -107,8 +107,7 @@ async def model_infer(
     settings = service.settings
     # In a thread: a body of 2 MB may hold half a million elements, and parsing it would block the event loop.
     content = await request.body()
-    async with service.parsing_json:
-        body, texts = await service.scoring(tensors.read, content, header_length, MAX_TEXTS)
+    body, texts = await service.large_json(tensors.read, content, header_length, MAX_TEXTS)
     for name, entries in texts.items():
         listed(entries, name[: tensors.SHOWN], service, MAX_TEXTS if name == "text" else settings.max_pairs)
     name_ignored(trace, body)
@@ -116,7 +115,7 @@ async def model_infer(
     head: dict[str, Any] = {"model_name": model, "model_version": str(asked.calibration.version)}
     if body.id is not None:
         head["id"] = body.id
-    content, headers = await service.scoring(tensors.write, head, body, outputs)
+    content, headers = await service.large_json(tensors.write, head, body, outputs)
     return Response(content, headers=headers)
 
 

@@ -40,7 +40,7 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     rows = await request.vectors(dimensions=body.dimensions)
     answer = {"object": "list", "data": [], "model": body.model, "usage": request.usage}
     few = len(rows) <= INLINE_ROWS
-    return write(answer, rows, body) if few else await service.scoring(write, answer, rows, body)
+    return write(answer, rows, body) if few else await service.large_json(write, answer, rows, body)
 
 
 def write(answer: dict[str, Any], rows: Vectors, body: EmbeddingsRequest) -> Response:

@@ -1,6 +1,5 @@
 """Routes for domains, their versions and their champions."""
 
-import asyncio
 import heapq
 import itertools
 from collections.abc import Collection
@@ -210,8 +209,7 @@ async def post_labels(
     async with spooling() as spool:
         if isinstance(body, LabelsRequest):
             check_takes(artifact, "json")
-            async with service.parsing_json:
-                facts = await asyncio.to_thread(take_json, service, spool, body)
+            facts = await service.large_json(take_json, service, spool, body)
         else:
             reading = Reading("labels", kind="ndjson", labels=body.kind, brought=brought_by(artifact))
             facts = await read_body(request, service, reading, spool)

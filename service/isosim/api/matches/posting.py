@@ -1,6 +1,5 @@
 """Posts a match: one file or two, or lists in JSON."""
 
-import asyncio
 import os
 import re
 from collections.abc import AsyncIterator
@@ -118,8 +117,7 @@ async def match(
     async with spooling() as spool:
         options = await options_of(request, service, MatchOptions, MATCH_REQUEST)
         if isinstance(options, MatchRequest):
-            async with service.parsing_json:
-                facts = await asyncio.to_thread(take_lists, service, spool, options)
+            facts = await service.large_json(take_lists, service, spool, options)
         else:
             facts = await read_files(request, service, trace, (reading, second), spool)
         rows = [one["sentences"] for one in facts]

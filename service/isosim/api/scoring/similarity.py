@@ -260,4 +260,4 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
     )
     rows = await request.vectors(normalize=body.normalize, dimensions=body.dimensions)
     few = len(rows) <= INLINE_ROWS
-    return json_response(rows) if few else await service.scoring(json_response, rows)
+    return json_response(rows) if few else await service.large_json(json_response, rows)
