@@ -84,7 +84,8 @@ class BatchEncoder(Protocol):
     def prepare(self, ids: Sequence[Sequence[int]]) -> Any: ...
 
     def run(self, prepared: Any, *, exclusive: bool) -> Vectors:  # (N, D)
-        """Called from up to `BatchingPlan.runs` threads at once; `exclusive`: True if no other run is in progress."""
+        """Called from up to `BatchingPlan.runs` threads at once. `exclusive`: True if no other run was in progress when
+        the batch was formed; texts of a failed batch, which run one by one, may begin meanwhile."""
         ...
 
 

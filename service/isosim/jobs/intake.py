@@ -44,6 +44,7 @@ class Limits:
     size: int  # maximum bytes of a file that the child process may write
     memory: int = MEMORY  # maximum bytes of memory of the child process
     labels: int = 100_000  # maximum number of labelled pairs
+    less: str = "send a random sample of 20,000"  # what to do about too many sentences
 
 
 @dataclass(frozen=True)
@@ -263,9 +264,7 @@ class Intake:
     def _count(self, hashed: int, what: str) -> None:
         self.sentences += 1
         if self.sentences > self.limits.sentences:
-            raise InvalidInput(
-                f"more than {self.limits.sentences:,} {what} were posted; send a random sample of 20,000"
-            )
+            raise InvalidInput(f"more than {self.limits.sentences:,} {what} were posted; {self.limits.less}")
         if self.lines is None or len(self.distinct) < COUNTED:
             self.distinct.add(hashed)
 

@@ -185,9 +185,10 @@ async def read_stored(
     most: int,
     lines: BinaryIO | None,
     vectors: BinaryIO | None = None,
+    **bounds: Any,
 ) -> dict[str, Any]:
     """Reads a file that has arrived, in a child process that writes at most `most` bytes. Returns and raises what
-    `read_body` does."""
+    `read_body` does. `bounds`: fields of `Limits` in place of those for calibrations."""
     settings, whole, left = service.settings, held_whole(file), threading.Event()
 
     def read() -> dict[str, Any]:
@@ -197,7 +198,7 @@ async def read_stored(
             most,
             memory_of_reader(memory_left(), whole=whole),
         )
-        return read_isolated(file, reading, limits, lines, left, vectors=vectors)
+        return read_isolated(file, reading, replace(limits, **bounds), lines, left, vectors=vectors)
 
     with one_of_few(service, trace.grant):
         unwatch = trace.watch(left.set)

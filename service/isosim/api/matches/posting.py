@@ -199,7 +199,7 @@ async def read_one(
     if size > service.settings.max_calibration_bytes:
         raise TooLarge(f"the file is larger than {service.settings.max_calibration_bytes:,} bytes; {MATCH_LESS}")
     most = JSON_GROWTH * service.settings.max_calibration_bytes
-    facts = await read_stored(service, trace, content, reading, most, out)
+    facts = await read_stored(service, trace, content, reading, most, out, sentences=MOST_ROWS, less=MATCH_LESS)
     if len(facts["other_columns"]) > MOST_COLUMNS:
         raise InvalidInput(
             f"the file has more than {MOST_COLUMNS} columns beside the text; send those that the result needs"
