@@ -14,7 +14,7 @@ import mmap
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -118,7 +118,11 @@ class RowFile:
         self._begins, self._ends = np.concatenate([[0], ends[:-1] + 1]), ends
 
     def __getitem__(self, row: int) -> Row:
-        return Row(*orjson.loads(self._content[self._begins[row] : self._ends[row]]))
+        """Raises CorruptArtifact if the row cannot be read."""
+        try:
+            return Row(*orjson.loads(self._content[self._begins[row] : self._ends[row]]))
+        except (IndexError, TypeError, ValueError) as error:
+            raise CorruptArtifact(f"row {row} of a posted file cannot be read: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -251,9 +255,11 @@ class MatchStore:
         """
         judgements = self.judgements(job)
         names = [LINES, SECOND][: len(job.request.match.rows if job.request.match else ())]
-        try:
-            unit = [UNIT] if len(names) == 1 and vectors else []
-            with self.blobs.files(place_of(job), [*names, CANDIDATES, SCALE, *unit]) as folder:
+        unit = [UNIT] if len(names) == 1 and vectors else []
+        with ExitStack() as stack:
+            try:
+                place = self.blobs.files(place_of(job), [*names, CANDIDATES, SCALE, *unit])
+                folder = stack.enter_context(place)
                 with np.load(folder / CANDIDATES, allow_pickle=False) as arrays:
                     found = Found.from_arrays(dict(arrays))
                 with np.load(folder / SCALE, allow_pickle=False) as arrays:
@@ -263,11 +269,12 @@ class MatchStore:
                         parts.setdefault(part, {})[own] = array
                 files = tuple(RowFile(folder / name) for name in names)
                 mapped = np.load(folder / UNIT, mmap_mode="r", allow_pickle=False) if unit else None
-                yield Result(job, found, files, DomainModel.from_arrays(parts), judgements, mapped)
-        except FileNotFoundError:
-            raise gone(job) from None
-        except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:
-            raise CorruptArtifact(f"the result of match {job.id} cannot be read: {error}") from error
+                result = Result(job, found, files, DomainModel.from_arrays(parts), judgements, mapped)
+            except FileNotFoundError:
+                raise gone(job) from None
+            except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:
+                raise CorruptArtifact(f"the result of match {job.id} cannot be read: {error}") from error
+            yield result  # outside of `try`: an error of the reader is no damage of the result
 
     def remove(self, job: Job) -> None:
         """Removes a result; does nothing if there is none."""

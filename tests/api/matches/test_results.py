@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from isosim.errors import InvalidInput, NotFound
+from isosim.errors import CorruptArtifact, InvalidInput, NotFound
 from isosim.jobs.job import Job, JobRequest, MatchInput, Status
 from isosim.jobs.matches import PREFIX, Found, MatchStore, Side, place_of
 from isosim.matching import candidates
@@ -92,6 +92,23 @@ def test_a_result_is_whole_or_not_there_wherever_its_writer_dies(blobs: Blobs, r
         np.testing.assert_array_equal(result.model.reference.false_match_rate(np.array([0.3, 0.9])), rates)
         assert result.vectors is not None
         np.testing.assert_array_equal(result.vectors, UNIT)
+
+
+def test_an_error_of_a_reader_is_not_taken_for_damage(blobs: Blobs, rows: Path) -> None:
+    store = MatchStore(blobs, 60)
+    store.publish(JOB, [rows], FOUND, MODEL, None)
+    for mistake in (ValueError("mine"), KeyError("mine"), FileNotFoundError("mine")):
+        with pytest.raises(type(mistake), match="mine"), store.opened(JOB):
+            raise mistake
+    blobs.write(f"{place_of(JOB)}lines", b'[1, "a", []]\nnot JSON\n')
+    with store.opened(JOB) as result:
+        assert result.files[0][0].text == "a"
+        for row in (1, 3):
+            with pytest.raises(CorruptArtifact, match=f"row {row} of a posted file"):
+                result.files[0][row]
+    blobs.write(f"{place_of(JOB)}candidates.npz", b"not a .npz")
+    with pytest.raises(CorruptArtifact, match="cannot be read"), store.opened(JOB):
+        pass
 
 
 def test_judgements_add_up_and_the_last_one_counts(blobs: Blobs, rows: Path) -> None:
