@@ -187,7 +187,7 @@ def test_a_broken_champion_and_a_broken_record_are_faults_with_a_remedy(look: Lo
     (files_of(own_store, "tickets", 2) / "weights.safetensors").write_bytes(b"")
     found = the("fault", look(own_store))
     assert "weights.safetensors" in found
-    assert "remedy: isosim domains promote tickets NUMBER --encoder tiny, or isosim calibrate FILE" in found
+    assert "remedy: isosim domains promote tickets 1 --encoder tiny, or isosim calibrate FILE" in found
     record_of(own_store, "tickets").write_text("{")
     assert the("fault", look(own_store)).endswith("isosim store repair tickets")
 

@@ -49,6 +49,7 @@ def judge(analyst: Analyst, count: int) -> None:
     """Judges pairs rightly, by keys."""
     for _ in range(count):
         a, b = pair(analyst)
+        analyst.page.locator(".judging .pair").scroll_into_view_if_needed()
         analyst.page.keyboard.press(str(int(a.lower() == b.lower())))
 
 
@@ -135,11 +136,11 @@ def nothing_is_said_of_another_target(analyst: Analyst, site: Site, job: str) ->
     assert analyst.field("Wanted").input_value() == told[1]
     analyst.fills("Wanted", "99.99")
     assert "out of reach" in tile(analyst)
-    analyst.fills("Wanted", "1")  # of a target that is not computed yet, nothing is said
+    analyst.fills("Wanted", "11")  # of a target that is not computed yet, nothing is said
     assert analyst.page.locator(".tile.stale").count() == 1
     assert analyst.page.get_by_role("button", name="Download", exact=True).is_disabled()
     analyst.fills("Wanted", "0.8")
-    analyst.sees("Give per cent: from 1 to below 100")
+    analyst.sees("Give per cent: from 10 to below 100")
     analyst.chooses("Ask for", "similarity")
     analyst.fills("Wanted", "7")
     analyst.sees("Give a number from −1 to 1.")
@@ -251,6 +252,7 @@ def test_a_reload_and_a_server_that_is_gone_lose_no_judgement(visit: Visit, site
     analyst.page.reload()
     analyst.sees("7 of about 50")
     before = pair(analyst)
+    analyst.page.locator(".judging .pair").scroll_into_view_if_needed()
     analyst.page.keyboard.press("0")
     analyst.sees("8 of about 50")
     wait_until(lambda: site.get(f"/matches/{job}")["judged"] == 8)
@@ -347,6 +349,18 @@ def test_a_wrong_judgement_is_changed_in_the_list(visit: Visit, site: Site) -> N
     analyst.sees("11 of about 50")
     wait_until(lambda: labels() == {pair: label for pair, label in before.items() if pair != last})
     wait_until(lambda: chips.count() == 11)
+    another = visit(f"#/matches/{job}/similarity/0.5")
+    judge(another, 1)
+    wait_until(lambda: len(labels()) == 12)
+    analyst.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # back in the first tab
+    wait_until(lambda: chips.count() == 12)
+    another.page.set_viewport_size({"width": 800, "height": 200})
+    another.page.evaluate("scrollTo(0, 0)")
+    another.page.keyboard.press("1")  # no pair is seen
+    another.page.get_by_role("button", name="Judge pairs").click()
+    another.page.keyboard.press("0")
+    wait_until(lambda: len(labels()) == 13)
+    assert site.get(f"/matches/{job}?similarity=0.5")["judged"] == 13
 
 
 def test_the_sample_by_keyboard_alone(visit: Visit, site: Site) -> None:
@@ -362,6 +376,7 @@ def test_the_sample_by_keyboard_alone(visit: Visit, site: Site) -> None:
     analyst.sees("Do these two mean the same?")
     assert analyst.focused().startswith("Matches in sample.csv")
     first = pair(analyst)
+    analyst.enters("Judge pairs")  # keys judge a pair that is seen
     keyboard.press("s")
     assert pair(analyst) != first
     keyboard.press("Backspace")

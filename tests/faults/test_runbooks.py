@@ -139,7 +139,7 @@ def test_the_sections_on_redis(site: Site) -> None:
     redis.kill()
     wait_until(lambda: metric(server, "isosim_redis_up") == 0)
     assert score(server, "films").status_code == 200
-    shows(site.look("RedisDown"), "cannot be used: the connection is refused", "Redis cannot be used")
+    shows(site.look("RedisDown"), "redis\tthe connection is refused", "Redis cannot be used")
     redis.start()
     wait_until(lambda: "Redis answers again" in site.look("RedisDown"))
 

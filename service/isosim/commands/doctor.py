@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 from isosim.access.key_file import Keys, describe
 from isosim.commands.shared import AsJson, EncoderId, RedisUrl, Store, settings_with
 from isosim.commands.terminal import FAILED, in_one_line, invalid_settings, print_json, show
+from isosim.domains.domain import Version
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import PROBED
 from isosim.encoders.store import EncoderArtifact, EncoderStore
@@ -199,6 +200,17 @@ def encoder(settings: Settings, name: str, sound: list[EncoderArtifact]) -> Iter
     yield Finding("ok", "encoder", f"{which}: {about}")
 
 
+def intact(domains: DomainStore, name: str, version: Version, encoder: EncoderArtifact) -> bool:
+    """Whether the version can serve in place of a damaged champion of the encoder."""
+    if version.encoder != encoder.digest:
+        return False
+    try:
+        domains.load(name, version)
+    except (IsosimError, OSError):
+        return False
+    return True
+
+
 def domain(domains: DomainStore, encoders: Sequence[EncoderArtifact], name: str) -> Iterator[Finding]:
     """Checks the record of a domain, and the files of its champions for these encoders."""
     record, served = domains.read(name), 0
@@ -210,8 +222,10 @@ def domain(domains: DomainStore, encoders: Sequence[EncoderArtifact], name: str)
             try:
                 domains.load(name, champion)
             except (IsosimError, OSError) as error:
-                other = f"isosim domains promote {name} NUMBER --encoder {one.id}, or {anew} --promote always"
-                yield Finding("fault", "domain", in_one_line(error), other)
+                others = (number for number in sorted(record.versions, reverse=True) if number != champion)
+                whole = next((other for other in others if intact(domains, name, record.versions[other], one)), None)
+                other = "" if whole is None else f"isosim domains promote {name} {whole} --encoder {one.id}, or "
+                yield Finding("fault", "domain", in_one_line(error), f"{other}{anew} --promote always")
         elif name == DEFAULT:
             yield Finding("warning", "domain", f"no default calibration for {one.id}: percentiles are null", anew)
     if encoders and record.versions and not served:

@@ -170,6 +170,8 @@ export function judging(given, context) {
     if (!element.isConnected || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
     if (target !== document.body && !element.contains(target) && !target.matches("h1, main, .line")) return;
     if (key === " " && target.closest("button")) return; // presses that button
+    const { top, bottom } = pair.getBoundingClientRect();
+    if (bottom <= 0 || top >= window.innerHeight) return; // a pair that is not seen is not judged
     if (key === "u" || key === "U" || key === "Backspace") undo();
     else if (key in KEYS) judge(KEYS[key]);
     else return;

@@ -19,7 +19,7 @@ const UNSURE = 0.25; // width above which "sure" is withdrawn: in 30 simulated m
 const ROUGH = 0.4; // width from which on the labels are too few; unmeasured
 const ENOUGH = 50; // judgements that tell something
 const KINDS = {
-  precision: { label: "How many should be right", first: "90", hint: "Of 100 pairs that pass, so many should mean the same (the precision).", read: (text) => Number(text) / 100, valid: (value) => value >= 0.01 && value < 1, fault: "Give per cent: from 1 to below 100, for example 80." },
+  precision: { label: "How many should be right", first: "90", hint: "Of 100 pairs that pass, so many should mean the same (the precision).", read: (text) => Number(text) / 100, valid: (value) => value >= 0.1 && value < 1, fault: "Give per cent: from 10 to below 100, for example 80." },
   similarity: { label: "How alike they must be", first: "0.9", hint: "The lowest similarity that passes; 1 is the same text.", read: Number, valid: (value) => value >= -1 && value <= 1, fault: "Give a number from −1 to 1." },
 };
 const SHOWS = { passing: "Pairs that pass", judged: "Judged pairs" };
@@ -299,6 +299,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   }
 
   tellUntil(match.until);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) read(); }, { signal }); // another tab may have judged
   requestAnimationFrame(read); // once the view stands in the page
   const texts = match.distinct.map((number) => counted(number, "different text")).join(" and ");
   return [

@@ -43,7 +43,9 @@ export async function openMatches([wanted = ""], context) {
   const form = h("form", { class: "card", novalidate: true, onsubmit: submit, oninput: () => { posting = null; } },
     h("fieldset", { class: "choices" }, h("legend", {}, "What to find"),
       h("label", { class: "choice" }, one, "Duplicates in one file"), h("label", { class: "choice" }, two, "New texts against known ones")),
-    first.element, second.element, scale, h("div", { class: "buttons" }, start, sample));
+    first.element, second.element, scale,
+    h("p", { class: "muted small" }, `Texts and pairs stay on this server for a while after their last use; the result says until when, and can be deleted. ${server.keys ? "Only your key and administrators see them." : "This server has no keys: everyone who can open this page sees them."}`),
+    h("div", { class: "buttons" }, start, sample));
   two.checked = Boolean(second.name()); // two files were chosen before
   showSecond();
 

@@ -143,6 +143,7 @@ class MicroBatcher:
         self._arrived = threading.Condition()
         self._forming = threading.Lock()  # held by the thread that forms a batch; it alone uses `_waiting`
         self._waiting: list[PendingText] = []  # tokenized texts, in order of arrival
+        self._idle = 0  # number of threads that have no batch
         self._device = threading.Semaphore(plan.runs)
         self._runs_since: dict[int, float] = {}  # thread id: start of its current run, in s of the monotonic clock
         self._stopping = False
@@ -231,8 +232,12 @@ class MicroBatcher:
 
     def _work(self) -> None:
         """Forms a batch and runs it."""
+        with self._arrived:
+            self._idle += 1
         with self._forming:
             batch, exclusive = self._form()
+            with self._arrived:
+                self._idle -= 1
             if not batch:
                 return
             prepared = self._prepare(batch)
@@ -260,8 +265,8 @@ class MicroBatcher:
         if not waiting:
             return [], False
         plan = self.plan
-        exclusive = plan.exclusive and not self.cpu_contended and not self._runs_since and len(waiting) <= plan.runs
-        exclusive = exclusive and self._in_one_batch(waiting)
+        exclusive = plan.exclusive and not self.cpu_contended and self._idle == plan.runs
+        exclusive = exclusive and len(waiting) <= plan.runs and self._in_one_batch(waiting)
         budget = plan.max_batch_tokens if exclusive else self._budget(waiting)
         fill = 0.0 if plan.remote else MIN_FILL
         batch = pack(waiting, budget, plan.max_batch_texts, fill, same_length=plan.same_length)
@@ -313,7 +318,7 @@ class MicroBatcher:
         So each idle thread gets some of the texts, and the two texts of a pair run in parallel. With a remote encoder,
         the maximum is always `max_batch_tokens`.
         """
-        idle = min(len(self._threads) - len(self._runs_since), self.plan.runs)
+        idle = min(self._idle, self.plan.runs)
         if idle < 2 or self.plan.remote:
             return self.plan.max_batch_tokens
         return min(self.plan.max_batch_tokens, -(-sum(pending.length for pending in waiting) // idle))

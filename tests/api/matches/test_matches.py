@@ -163,8 +163,14 @@ def test_the_forms_of_a_result(server: Server, matched: dict[str, Any]) -> None:
     lines = rows_of(server, job, "at_most=3")
     assert [dict(zip(names, row, strict=True))["text_b"] for row in cells] == [row["text_b"] for row in lines]
     assert cells[0][names.index("note_a")] == "'=1+1"  # a spreadsheet would compute it
-    book = open_table(io.BytesIO(get(server, f"{job}/result?format=xlsx&at_most=3").content), "xlsx")
+    book = open_table(io.BytesIO(get(server, f"{job}/result?format=xlsx&at_most=3").content), "xlsx", sheet="matches")
     assert (book.columns, book.first[0][names.index("note_a")]) == (names, "=1+1")
+    content = get(server, f"{job}/result?format=xlsx&similarity=0.9").content
+    worth = {row[0]: row[1:] for row in open_table(io.BytesIO(content), "xlsx", sheet="worth").first}
+    answer = get(server, f"{job}?similarity=0.9").json()["answer"]
+    assert worth["asked for: similarity"][0] == "0.9"
+    assert worth["pairs of different texts that pass"][0] == str(answer["passing"])
+    assert worth["notice"][0] == answer["notices"][0]
     best = rows_of(server, job, "form=best")
     assert [row["row_a"] for row in best] == [*range(2, 343)]
     assert {row["row_a"]: row["row_b"] for row in best}[5] == 305

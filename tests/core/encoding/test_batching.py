@@ -25,6 +25,7 @@ from isosim.errors import (
     TokenizerFailure,
 )
 from tests.core.encoding.fake_encoder import FakeEncoder, letters, vector_of
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,7 @@ def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[E
         plan=plan, **chosen,
     ) as made:  # fmt: skip
         try:
+            wait_until(lambda: made.batcher._idle == plan.runs + plan.ahead, 10, every=0.001)  # all threads run
             yield made
         finally:
             if isinstance(encode, FakeEncoder):

@@ -205,8 +205,10 @@ async def match_result(
 
         def write() -> None:
             with service.results.opened(job, vectors=form == "clusters") as result:
-                names, rows = view_of(service, trace, result, wanted).table(form, at_most, skip)
-                for piece in written(file_type, names, until(left, rows)):
+                view = view_of(service, trace, result, wanted)
+                names, rows = view.table(form, at_most, skip)
+                worth = view.worth(wanted) if file_type == "xlsx" else ()
+                for piece in written(file_type, names, until(left, rows), worth):
                     out.write(piece)
                     if out.tell() > most:
                         raise TooLarge(f"the result is larger than {megabytes(most)}; give at_most")

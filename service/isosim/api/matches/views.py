@@ -5,7 +5,7 @@ The candidates are found once. A target, a form and new judgements only change h
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -184,6 +184,23 @@ class View:
             notices=(*notices, *self.notices),
             **facts,
         )
+
+    def worth(self, wanted: Mapping[str, Any]) -> list[list[Any]]:
+        """What was asked for and what it is worth: rows of a name, a value, and the ends of its 95 % interval."""
+        answer = self.answer
+        asked = [[f"asked for: {name}", value] for name, value in wanted.items() if value is not None]
+        figures: list[list[Any]] = [
+            ["pairs of different texts that pass", answer.passing],
+            ["similarity from", answer.similarity],
+            ["precision (share of them that mean the same)", answer.precision, *(answer.precision_interval or ())],
+            ["expected number of false ones", answer.expected_false, *(answer.expected_false_interval or ())],
+            ["recall (share of the matches among the kept pairs)", answer.recall, *(answer.recall_interval or ())],
+            ["judged pairs", answer.judged],
+            ["pairs that pass and were judged different", answer.others_passing],
+            ["matches judged that do not pass", answer.matches_missed],
+        ]
+        notices = [["notice", notice] for notice in answer.notices]
+        return [["", "value", "95 % interval from", "to"], *asked, *figures, *notices]
 
     def _matched_rows(self) -> Iterator[int]:
         left, right = self.candidates.left[: self.count], self.candidates.right[: self.count]

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Literal
 
@@ -26,8 +26,14 @@ MOST_CHARACTERS = 32_767  # of a cell in a workbook
 FORMULA = tuple("=+-@＝＋－＠")
 
 
-def written(kind: FileType, names: list[str], rows: Iterable[list[Any]]) -> Iterator[bytes]:
-    """The table in pieces, the header first. Raises InvalidInput if a workbook cannot hold so many rows."""
+def written(
+    kind: FileType, names: list[str], rows: Iterable[list[Any]], worth: Iterable[list[Any]] = ()
+) -> Iterator[bytes]:
+    """The table in pieces, the header first. A workbook has the rows of `worth` in a second sheet.
+
+    Raises:
+        InvalidInput: a workbook cannot hold so many rows.
+    """
     if kind == "ndjson":
         for piece in pieces(rows):
             objects = (dict(zip(names, row, strict=False)) for row in piece)
@@ -37,7 +43,7 @@ def written(kind: FileType, names: list[str], rows: Iterable[list[Any]]) -> Iter
         for piece in pieces(rows):
             yield csv_lines(piece)
     else:
-        yield from workbook(names, rows)
+        yield from workbook({"matches": chain([names], rows), "worth": worth})
 
 
 def pieces(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
@@ -57,7 +63,7 @@ def harmless(cell: Any) -> Any:
     return f"'{cell}" if runs else cell
 
 
-def workbook(names: list[str], rows: Iterable[list[Any]]) -> Iterator[bytes]:
+def workbook(sheets: Mapping[str, Iterable[list[Any]]]) -> Iterator[bytes]:
     import xlsxwriter  # noqa: PLC0415 - few answers need it
 
     with tempfile.TemporaryFile(prefix="isosim-") as file, tempfile.TemporaryDirectory(prefix="isosim-") as folder:
@@ -65,18 +71,22 @@ def workbook(names: list[str], rows: Iterable[list[Any]]) -> Iterator[bytes]:
             "constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False, "tmpdir": folder,
         }  # fmt: skip
         book = xlsxwriter.Workbook(file, options)
-        sheet, four = book.add_worksheet("matches"), book.add_format({"num_format": "0.0000"})
-        sheet.freeze_panes(1, 0)
-        for number, row in enumerate(chain([names], rows)):
-            if number > MOST_ROWS:
-                raise InvalidInput(f"a workbook holds at most {MOST_ROWS:,} rows; give at_most, or take the format csv")
-            for column, cell in enumerate(row):
-                if isinstance(cell, str):
-                    sheet.write_string(number, column, cell[:MOST_CHARACTERS])
-                elif isinstance(cell, bool):
-                    sheet.write_boolean(number, column, cell)
-                elif cell is not None:
-                    sheet.write_number(number, column, cell, None if float(cell).is_integer() else four)
+        four = book.add_format({"num_format": "0.0000"})
+        for name, rows in sheets.items():
+            sheet = book.add_worksheet(name)
+            sheet.freeze_panes(1, 0)
+            for number, row in enumerate(rows):
+                if number > MOST_ROWS:
+                    raise InvalidInput(
+                        f"a workbook holds at most {MOST_ROWS:,} rows; give at_most, or take the format csv"
+                    )
+                for column, cell in enumerate(row):
+                    if isinstance(cell, str):
+                        sheet.write_string(number, column, cell[:MOST_CHARACTERS])
+                    elif isinstance(cell, bool):
+                        sheet.write_boolean(number, column, cell)
+                    elif cell is not None:
+                        sheet.write_number(number, column, cell, None if float(cell).is_integer() else four)
         book.close()
         file.seek(0)
         while piece := file.read(1 << 16):
