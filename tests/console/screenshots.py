@@ -84,6 +84,7 @@ def shoot_matches(analyst: Analyst) -> None:
     for _ in range(45):
         analyst.page.locator("button:not([disabled])", has_text="Different").wait_for()
         meanings = {meaning(text) for text in analyst.page.locator(".pair blockquote").all_inner_texts()}
+        analyst.page.locator(".judging .pair").scroll_into_view_if_needed()
         analyst.page.keyboard.press(str(int(len(meanings) == 1)))
         analyst.page.wait_for_timeout(200)  # as no person judges faster
     analyst.sees("of them are false")

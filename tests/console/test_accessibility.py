@@ -80,6 +80,7 @@ def match(analyst: Analyst) -> None:
     analyst.page.route(re.compile("/labels$"), lambda route: route.abort("connectionrefused"))
     analyst.page.locator(".pair:not([hidden])").wait_for()
     analyst.page.locator("h1").focus()
+    analyst.page.locator(".judging .pair").scroll_into_view_if_needed()
     analyst.page.keyboard.press("0")
     analyst.sees(re.compile("1 judgement not sent yet"))
 

@@ -33,6 +33,7 @@ def test_judged_pairs_of_a_match_become_the_labels_of_its_domain(visit: Visit, s
     for count in range(1, 41):
         analyst.page.locator(".pair:not([hidden]) blockquote").first.wait_for()
         a, b = analyst.page.locator(".pair:not([hidden]) blockquote").all_inner_texts()
+        analyst.page.locator(".judging .pair").scroll_into_view_if_needed()
         analyst.page.keyboard.press(str(int(a.lower() == b.lower())))
         analyst.sees(re.compile(f"^{count} of about"))
     analyst.page.locator("button:not([disabled])", has_text=f"Use these labels for {domain}").click()
