@@ -207,10 +207,13 @@ class EncoderStore:
         return False
 
     def sound(self, artifact_id: str, digest: str) -> EncoderArtifact | None:
-        """An encoder whose files match their manifest; None if there is none or it is damaged: `add` replaces it."""
+        """An encoder whose files match their manifest; None if there is none. One that is damaged is withdrawn, so that
+        `add` writes it anew."""
         if self.has(artifact_id, digest):
-            with contextlib.suppress(CorruptArtifact):
+            try:
                 return self.find(f"{artifact_id}@{digest}")
+            except CorruptArtifact:
+                self.blobs.delete([place_of(artifact_id, digest) + MANIFEST])
         return None
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
@@ -241,27 +244,19 @@ class EncoderStore:
 
     def _publish(self, prefix: str, folder: Path, files: Mapping[str, str], manifest: bytes) -> None:
         """Uploads files, then the manifest. If another process has published other files for the same encoder
-        meanwhile, the two may be mixed: uploads again and replaces its manifest. What is published already, undamaged,
-        is not uploaded: it could come between the files and the manifest of another process."""
+        meanwhile, the two may be mixed: uploads again and replaces its manifest. What is published already is not
+        uploaded: it could come between the files and the manifest of another process."""
         while True:
             tag = None
             with contextlib.suppress(FileNotFoundError):
                 stored, tag = self.blobs.read(prefix + MANIFEST)
-                if self._has(prefix, stored, files):
+                if parsed_manifest(stored, prefix + MANIFEST)["files"] == files:
                     return
             for name in files:
                 self.blobs.upload(prefix + name, folder / name)
             with contextlib.suppress(Changed):
                 self.blobs.write(prefix + MANIFEST, manifest, new=tag is None, over=tag)
                 return
-
-    def _has(self, prefix: str, manifest: bytes, files: Mapping[str, str]) -> bool:
-        """Whether a manifest of this store lists these files, and they match it."""
-        try:
-            listed = parsed_manifest(manifest, prefix + MANIFEST)["files"]
-            return listed == files and bool(self._local(self.blobs, prefix, manifest))
-        except CorruptArtifact:
-            return False
 
     def registration(self, artifact_id: str) -> str:
         """Identifies the registration of an encoder that isosim does not compute: the same for all processes that
