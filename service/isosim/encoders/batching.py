@@ -242,7 +242,6 @@ class MicroBatcher:
                 return
             prepared = self._prepare(batch)
             self._device.acquire()
-            self._runs_since[threading.get_ident()] = time.monotonic()
             if exclusive:  # no other thread may begin a batch meanwhile
                 self._run(batch, prepared, exclusive=True)
                 return
