@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import SynchronizedArray
 from pathlib import Path
@@ -71,7 +70,7 @@ class Distant(Folder):
         self.note("LIST", max(1, -(-len(found) // PAGE)))
         return iter(found)
 
-    def files(self, prefix: str, names: Iterable[str]) -> AbstractContextManager[Path]:
+    def files(self, prefix: str, names: Iterable[str]) -> Any:  # the context of a folder
         names = [*names]
         self.note("GET", len(names), SIDE_BY_SIDE)
         return super().files(prefix, names)
@@ -143,9 +142,9 @@ class Scale:
         self.seen: list[list[float]] = []
 
     def requests(self, what: Callable[[], object]) -> Counter[str]:
-        before = [*self.counts]
+        before = self.counts[:]
         what()
-        return Counter({kind: now - at for kind, at, now in zip(KINDS, before, self.counts, strict=True) if now > at})
+        return Counter({kind: now - at for kind, at, now in zip(KINDS, before, self.counts[:], strict=True) if now > at})
 
     def during(self, what: str, jobs: int) -> None:
         """Measures requests a second while so many more jobs run."""
