@@ -94,7 +94,8 @@ def one_draw(
         if threshold is None:
             continue
         point = learnt.at(threshold)
-        right = found[point.passing - 1]
+        above = len(similarity) - int(np.searchsorted(similarity[::-1], np.float32(threshold)))
+        right = found[above - 1] + truth[rows[rows >= above]].sum()  # judged pairs follow their labels
         if point.precision_interval and point.recall_interval:
             yield "precision", count, float(right / point.passing), *point.precision_interval
             yield "recall", count, float(right / found[-1]), *point.recall_interval

@@ -87,7 +87,7 @@ def test_what_is_not_there_is_said_and_leads_on(visit: Visit) -> None:
     assert analyst.page.get_by_role("link", name="To the domains").count() == 1  # the remedy that the server names
     analyst.presses("To the domains", "link")
     row = analyst.page.locator("tr.domain", has_text="default")
-    assert "no scale, no percentiles" in row.inner_text()
+    assert "not measured: no percentiles" in row.inner_text()
     assert row.get_by_role("button").count() == 0  # nothing to unfold
     row.get_by_role("link", name="Calibrate default").click()
     analyst.sees("1. Text of the domain")

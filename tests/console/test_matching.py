@@ -86,12 +86,14 @@ def test_from_a_file_to_pairs_of_a_stated_precision(visit: Visit, site: Site, tm
     analyst.sees("1 row repeats a text word for word")
     judge(analyst, 60)
     analyst.sees(re.compile("^60( of about|: enough)"))
-    wait_until(lambda: "of them are false" in tile(analyst))
+    wait_until(lambda: "are false" in tile(analyst))
     answer = site.get(f"/matches/{job}?precision=0.9")["answer"]
     said = tile(analyst)
     assert f"{answer['passing']} pairs" in said
-    assert f"About {round(answer['expected_false'])} of them are false" in said
-    assert "of all matches among the pairs that were kept" in said  # what is missed stands beside what is wrong
+    others = answer["passing"] - answer["confirmed"]
+    assert f"{answer['confirmed']} of them are judged the same. Of the other {others}, about" in said
+    assert f"about {round(answer['expected_false'])} are false" in said
+    assert "most alike pairs" in said  # what is missed stands beside what is wrong
     hits = answer["passing"] - answer["expected_false"]
     assert f"about {hits / answer['recall'] - hits:.0f} others" in said
     assert re.search(r"sure|rough", said)
@@ -146,7 +148,7 @@ def nothing_is_said_of_another_target(analyst: Analyst, site: Site, job: str) ->
     analyst.sees("Give a number from −1 to 1.")
     assert analyst.page.locator(".tile.stale").count() == 1
     analyst.fills("Wanted", "-1")
-    analyst.sees("judged different (in lists of pairs the column “label” says which)")
+    analyst.sees(re.compile("pairs as alike are left out: judged different"))
     analyst.fills("Wanted", "0.99")
     wait_until(lambda: f"{site.get(f'/matches/{job}?similarity=0.99')['answer']['passing']} pairs" in tile(analyst))
 
@@ -161,7 +163,7 @@ def test_the_line_in_the_histogram_is_dragged_by_mouse_and_by_keyboard(visit: Vi
     def stands_at(similarity: float) -> None:
         """The line, the target and what is said of it agree with the server."""
         passing = site.get(f"/matches/{job}?similarity={similarity}")["answer"]["passing"]
-        said = f"The line stands at {similarity:.2f}: {passing:,} pairs on its right pass."
+        said = f"The line stands at {similarity:.2f}: {passing:,} pairs pass."
         wait_until(lambda: said in canvas.get_attribute("aria-label"), 15)
         assert f"{passing:,} pairs" in tile(analyst)
         assert analyst.field("Ask for").input_value() == "similarity"
@@ -333,18 +335,24 @@ def test_a_wrong_judgement_is_changed_in_the_list(visit: Visit, site: Site) -> N
     analyst.page.get_by_role("table", name="Judged pairs").wait_for()
     chips = analyst.page.get_by_label(re.compile("^Judgement of pair"))
     assert chips.count() == 12
-    first, last = min(before), max(before)
-    chip = analyst.field(f"Judgement of pair {first + 1}")
-    chip.select_option(str(1 - before[first]))
-    wait_until(lambda: labels() == before | {first: 1 - before[first]})
+    same = min(pair for pair, label in before.items() if label == 1)
+    last = max(before)
+    chip = analyst.field(f"Judgement of pair {same + 1}")
+    chip.select_option("0")
+    wait_until(lambda: labels() == before | {same: 0})
     analyst.sees("12 of about 50")  # the same pair counts once
+    chip.select_option("1")
+    wait_until(lambda: labels() == before)
     analyst.chooses("Show", "passing")  # where the same pair stands too, its copies not counted
     analyst.page.get_by_role("table", name="Pairs that pass").wait_for()
-    assert chip.input_value() == str(1 - before[first])
-    chip.select_option(str(before[first]))
-    wait_until(lambda: labels() == before)
+    chip.select_option("0")
+    wait_until(lambda: chip.count() == 0)  # it is left out
+    assert labels() == before | {same: 0}
+    out = site.get(f"/matches/{job}?similarity=0.5")["answer"]["left_out"]
+    assert f"{out} pair{'s' * (out > 1)} as alike" in tile(analyst)
     analyst.chooses("Show", "judged")
-    analyst.page.get_by_role("table", name="Judged pairs").wait_for()
+    chip.select_option("1")
+    wait_until(lambda: labels() == before)
     analyst.chooses(f"Judgement of pair {last + 1}", "")
     analyst.sees("11 of about 50")
     wait_until(lambda: labels() == {pair: label for pair, label in before.items() if pair != last})
@@ -352,7 +360,7 @@ def test_a_wrong_judgement_is_changed_in_the_list(visit: Visit, site: Site) -> N
     another = visit(f"#/matches/{job}/similarity/0.5")
     judge(another, 1)
     wait_until(lambda: len(labels()) == 12)
-    analyst.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # back in the first tab
+    analyst.page.evaluate("window.dispatchEvent(new Event('focus'))")  # back in the first tab
     wait_until(lambda: chips.count() == 12)
     another.page.set_viewport_size({"width": 800, "height": 200})
     another.page.evaluate("scrollTo(0, 0)")
@@ -414,7 +422,7 @@ def test_a_match_is_cancelled_and_a_failed_one_says_why(visit: Visit, site: Site
     analyst.presses("Find matches")
     analyst.sees("Choose a file or paste text first.")
     analyst.fills("Or paste", "one text")
-    analyst.opens("Scale (optional)")
+    analyst.opens("Kind of text (optional)")
     analyst.fills("Domain", "No Domain")
     analyst.presses("Find matches")
     analyst.sees("1 to 64 of a–z")

@@ -197,21 +197,25 @@ class MatchAnswer(Answer):
     """How many pairs of a match reach a target, and what that is worth. Intervals: 95 %."""
 
     similarity: float
-    """threshold: the lowest similarity of the pairs that pass"""
+    """threshold: the lowest similarity of the pairs that pass without a judgement"""
     passing: int
-    """number of pairs that pass, of different texts"""
+    """number of pairs that pass, of different texts: those that reach the threshold, without those that were judged
+    different, and those that were judged the same"""
     matched_rows: tuple[int, ...] = ()
     """number of rows of each file in a pair that passes, or, in one file, with the text of another row"""
     judged: int = 0
     """number of judged pairs of this match; the figures below are null without any"""
-    others_passing: int = 0
-    """judged pairs of different meaning that pass"""
-    matches_missed: int = 0
-    """judged matches that do not pass"""
+    confirmed: int = 0
+    """pairs that were judged the same; all of them pass"""
+    confirmed_below: int = 0
+    """those of them whose similarity is below the threshold"""
+    left_out: int = 0
+    """pairs that reach the threshold and do not pass, because they were judged different"""
     precision: float | None = None
+    """share of matches among the pairs that pass; only that of the pairs without a judgement is estimated"""
     precision_interval: Interval | None = None
     expected_false: float | None = None
-    """pairs that pass and are expected to be no match"""
+    """pairs that pass, are not judged, and are expected to be no match"""
     expected_false_interval: Interval | None = None
     recall: float | None = None
     """share of the matches above the floor that pass"""

@@ -169,7 +169,8 @@ def cors(origins: Sequence[str]) -> dict[str, Any]:
         "allow_headers": ["*"],  # mirrors the requested ones: clients send their own (x-stainless-*, x-fern-*)
         "expose_headers": [
             "location", "retry-after", "x-compute-tokens", "x-isosim-contract", "x-isosim-domain", "x-isosim-encoder",
-            "x-isosim-flags", "x-isosim-ignored", "x-isosim-version", "x-request-id", "x-should-retry",
+            "x-isosim-flags", "x-isosim-ignored", "x-isosim-left-out", "x-isosim-version", "x-request-id",
+            "x-should-retry",
         ],
         "max_age": 600,
     }  # fmt: skip

@@ -273,12 +273,14 @@ def summarize(state: Match, output: Path | None, same: str) -> None:
 
 def worth(answer: MatchAnswer) -> str:
     passing = f"{answer.passing:,} pairs of at least {answer.similarity:.4f}"
+    below = f" or judged the same ({answer.confirmed_below:,})" * bool(answer.confirmed_below)
+    out = f"; left out: {answer.left_out:,} judged different" * bool(answer.left_out)
     if answer.precision is None or answer.expected_false is None or answer.recall is None:
-        return f"{passing}; not judged: give --labels FILE, or --judge 50"
+        return f"{passing}{below}; not judged: give --labels FILE, or --judge 50{out}"
     low, high = answer.precision_interval or (0.0, 1.0)
     least, most = answer.recall_interval or (0.0, 1.0)
     return (
-        f"{passing}: about {answer.expected_false:.0f} of them are expected to be false (precision "
+        f"{passing}{below}: about {answer.expected_false:.0f} of them are expected to be false (precision "
         f"{answer.precision:.2f}, 95 %: {low:.2f} to {high:.2f}); {answer.recall:.0%} of the matches ({least:.0%} to "
-        f"{most:.0%}); {answer.judged} judged"
+        f"{most:.0%}); {answer.judged} judged{out}"
     )

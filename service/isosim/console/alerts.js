@@ -9,7 +9,7 @@ const NEXT = {
   Forbidden: "Ask whoever runs the server for a key with that scope, or enter another one (“Key”, at the top).",
   NotFound: "It may have been deleted meanwhile. Look at the list again.",
   Conflict: "Look at the current state before trying again.",
-  TooLarge: "Post less text: a random sample of 20,000 sentences is plenty.",
+  TooLarge: "Give less text: a random sample of 20,000 sentences is plenty.",
   Empty: "Add some text and try again.",
   Validation: "Change it and try again.",
   Overloaded: "The server has more to do than it can take.",

@@ -111,7 +111,7 @@ function verdicts(found, method, server) {
   if (found.distinct < needed) {
     said.push(["warn", `Too few: the method needs at least ${count(needed)} distinct sentences, here are ${count(found.distinct)}.`]);
   } else if (found.distinct < steady) {
-    said.push(["warn", `Enough to start; ${count(steady)} distinct sentences would give a steadier scale.`]);
+    said.push(["warn", `Enough to start; ${count(steady)} distinct sentences would give steadier figures.`]);
   } else {
     said.push(["good", "Enough text for a steady threshold."]);
   }

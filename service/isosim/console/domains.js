@@ -54,7 +54,7 @@ export async function openDomains(_, context) {
   const fresh = state.next === null && state.domains.every(({ domain, versions, unreadable }) => domain === "default" && !versions.length && !unreadable.length);
   return [
     h("div", { class: "heading" }, h("h1", {}, "Domains"), action("New calibration", "#/calibrate", { class: "button primary" })),
-    h("p", { class: "lead" }, ...withTerms("A domain is a kind of text with a scale of its own. Its version in use answers requests that name the domain; its other versions wait.")),
+    h("p", { class: "lead" }, ...withTerms("A domain is a kind of text whose similarities are measured by texts of its own. Its version in use answers requests that name the domain; its other versions wait.")),
     jobList(context, () => load(input.value.trim().toLowerCase())),
     fresh && h("p", { class: "verdict" }, "There is no domain of your own yet. Begin with a ", h("a", { href: "#/calibrate" }, "new calibration"), " from a file of your sentences."),
     h("div", { class: "row" }, field("Filter by name", input, ""), field("Sort by", order, "")), total, list,
@@ -91,7 +91,7 @@ function domainRows(state, context) {
   const line = h("tr", { class: "domain" },
     h("th", { scope: "row" }, domain, domain === "default" && h("span", { class: "under small muted" }, "for requests that name no domain")),
     h("td", {}, damaged ? badge("damaged", "bad") : champion === null || (!version && champion !== 0) ? badge("none", "warn") : champion === 0 ? "built in" : `version ${champion}`),
-    h("td", {}, version ? methodName(version.method) : champion === 0 && !damaged ? "no scale, no percentiles" : "–"),
+    h("td", {}, version ? methodName(version.method) : champion === 0 && !damaged ? "not measured: no percentiles" : "–"),
     h("td", {}, version ? ago(version.created) : bare ? null : "–"),
     h("td", {}, bare ? null : driftWord(state.drift)),
     h("td", {}, h("div", { class: "buttons tight" },
@@ -133,7 +133,7 @@ function damage({ domain, unreadable }) {
 function withoutVersion({ champion, versions }) {
   if (versions.some(({ version }) => version === champion)) return null;
   return h("p", {}, champion === null ? "No version is in use yet: put one in use."
-    : "The encoder's own similarity is in use, without a scale: no percentiles. Put a version in use to give it one.");
+    : "The encoder's own similarity is in use: no percentiles. Put a version in use to have them.");
 }
 
 /** How many labels a version has; its report knows. */

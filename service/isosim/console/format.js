@@ -71,9 +71,12 @@ export function ago(time) {
   const element = document.createElement("time");
   element.dateTime = time;
   element.title = new Date(time).toLocaleString();
+  element.className = "age";
   element.textContent = age(time);
   return element;
 }
+
+setInterval(() => document.querySelectorAll("time.age").forEach((one) => { one.textContent = age(one.dateTime); }), 20000);
 
 export function seconds(duration) {
   if (duration < 1) return "less than a second";

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 
 const WORDS = {
-  domain: "A kind of text with a scale of its own, such as support tickets or film reviews.",
+  domain: "A kind of text whose similarities are measured by texts of its own, such as support tickets or film reviews.",
   default: "The domain of requests that name none; the server brings it along.",
   version: "One calibration of a domain; versions are numbered from 1 and are kept until you delete them.",
   "in use": "The version in use answers requests that name its domain; it is chosen by hand, or by a calibration that proves better.",

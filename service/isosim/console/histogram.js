@@ -33,7 +33,7 @@ export function scores(first, floor, moved, signal) {
         type: "bar",
         data: { datasets: [
           ...(some ? [bars("judged the same", matches, palette.good), bars("judged different", others, palette.bad)] : []),
-          steps("kept: the most alike", compared.map((pairs, index) => (middle(index) > floor ? pairs : 0)), palette.after),
+          steps("the most alike: only these can pass", compared.map((pairs, index) => (middle(index) > floor ? pairs : 0)), palette.after),
           steps("all pairs compared", compared, palette.before),
         ] },
         options: {
@@ -45,7 +45,7 @@ export function scores(first, floor, moved, signal) {
         },
         plugins: [{ id: "line", afterLayout: lay }],
       }),
-      summary: `${answer ? `The line stands at ${score(answer.similarity, 2)}: ${counted(answer.passing, "pair")} on its right pass.` : "No similarity reaches the target."}${some ? ` Of the judged pairs, ${count(same)} are the same and ${count(different)} different.` : ""}`,
+      summary: `${answer ? `The line stands at ${score(answer.similarity, 2)}: ${counted(answer.passing, "pair")} pass.` : "No similarity reaches the target."}${some ? ` Of the judged pairs, ${count(same)} are the same and ${count(different)} different.` : ""}`,
       numbers: table("Pairs by similarity", ["Similarity from", "Pairs", "Judged the same", "Judged different"],
         compared.map((pairs, index) => [score(edges[index], 2), ...[pairs, matches[index], others[index]].map(count)]).reverse()),
     };

@@ -16,9 +16,9 @@ export const STAGES = {
   embedding: "Reading the sentences with the encoder",
   choosing: "Comparing candidates",
   fitting: "Fitting the chosen map",
-  calibrating: "Making a scale for these texts",
+  calibrating: "Learning how alike such texts are",
   matching: "Comparing the texts",
-  measuring: "Measuring the new scale",
+  measuring: "Checking what was learnt",
 };
 const EMBEDDED = 0.7; // progress at which the embedding ends; what follows took 0.06 to 1.2 times as long, where it was measured
 const FIRST_WAIT = 1000; // ms before a broken stream is taken up again, doubled each time
@@ -71,12 +71,12 @@ export async function openJob([id], context) {
     h("section", { class: "card" }, place, lost),
     h("section", { class: "card" }, h("h2", {}, "What was asked"), facts([
       ["Text", notedText(first.job)],
-      ["Sentences posted", first.base ? null : count(first.sentences)],
+      ["Sentences given", first.base ? null : count(first.sentences)],
       ["Labelled pairs", first.labels ? count(first.labels) : null],
       ["Method", methodName(first.method)],
       ["Put in use", PROMOTIONS[first.promote] ?? first.promote],
       ["Seed", String(first.seed)],
-      ["Posted", ago(first.created)],
+      ["Started", ago(first.created)],
     ])),
   ];
 }
@@ -96,7 +96,8 @@ export async function follow(where, show, lost, meanwhile, context) {
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof Refused && error.status < 500 && error.status !== 429) {
-        if (!context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload));
+        if (error.status === 404) context.reload(); // deleted meanwhile: the view says so
+        else if (!context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload));
         return;
       }
       lost.replaceChildren(h("div", { class: "alert" }, h("p", {}, `${sentence(explain(error).text)} ${meanwhile}; asking again in ${seconds(wait / 1000)}.`)));
@@ -177,9 +178,9 @@ function ended(job, state, context) {
   }
   if (job.status === "failed") {
     return [
-      h("div", { class: "alert" }, h("p", {}, h("strong", {}, "It has failed. "), job.error), h("p", {}, "Nothing has changed for callers. Mend the cause and post the text again.")),
+      h("div", { class: "alert" }, h("p", {}, h("strong", {}, "It has failed. "), job.error), h("p", {}, "Nothing has changed for callers. Mend the cause and give the text again.")),
       h("div", { class: "buttons" }, again),
     ];
   }
-  return [h("p", { class: "outcome" }, badge(job.status), ` ${counted(job.sentences, "sentence")} posted; the text is deleted and nothing has changed for callers.`), h("div", { class: "buttons" }, again)];
+  return [h("p", { class: "outcome" }, badge(job.status), ` ${counted(job.sentences, "sentence")} given; the text is deleted and nothing has changed for callers.`), h("div", { class: "buttons" }, again)];
 }

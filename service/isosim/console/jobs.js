@@ -45,13 +45,13 @@ export function jobList(context, ended) {
       h("td", { class: "number" }, job.base ? `${count(job.labels)} pairs` : count(job.sentences)),
       h("td", {}, ago(job.created)),
       h("td", {}, h("div", { class: "buttons tight" }, ...actions(job, refresh)))));
-    const made = table(title, ["Domain", "Outcome", "Method", h("th", { scope: "col", class: "number" }, "Sentences"), "Posted", "Actions"], rows, { class: "stacked" });
+    const made = table(title, ["Domain", "Outcome", "Method", h("th", { scope: "col", class: "number" }, "Sentences"), "Started", "Actions"], rows, { class: "stacked" });
     const rest = jobs.length > shown.length && button(`Show all ${count(jobs.length)}`, () => { all = true; refresh(); });
     return { content: jobs.length > 0 && [made, rest || ""], active: jobs.some(({ status }) => ACTIVE.has(status)) };
   }
 
   function actions(job, refresh) {
-    const which = `calibration of ${job.domain}, posted ${job.created}`;
+    const which = `calibration of ${job.domain}, started ${job.created}`;
     return [
       action("Open", `#/job/${job.job}`, { "aria-label": `Open ${which}` }),
       ["queued", "running"].includes(job.status) && button("Cancel", async () => { if (await cancel(context, job)) refresh(); }, { class: "danger quiet", "aria-label": `Cancel ${which}` }),

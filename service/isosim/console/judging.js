@@ -26,6 +26,9 @@ const prefixOf = (job) => `isosim.judged.${job}.`;
 /** The keys under which this browser holds judgements of a match that the server has not confirmed. */
 export const held = (job) => Object.keys(localStorage).filter((key) => key.startsWith(prefixOf(job)));
 
+/** Removes what this browser holds of a match. */
+export const forget = (job) => [wantedKey(job), ...held(job)].forEach((key) => localStorage.removeItem(key));
+
 const outboxes = new Map(); // job -> Outbox; they outlive the view
 
 /** Judgements on their way to the server: pair -> 1, 0, or null for one that is taken back. */
@@ -36,11 +39,15 @@ class Outbox {
     this.wait = FIRST_WAIT;
     this.told = () => {};
     this.known = new Set(); // pairs that the server counts as judged, as far as this page knows
+    this.mine = new Map(); // what was judged here, sent or not
+    this.turn = 0; // grows with each judgement and each answer
     this.pending = new Map(held(job).map((key) => [Number(key.slice(this.prefix.length)), JSON.parse(localStorage.getItem(key))]));
   }
 
   add(pair, label) {
+    this.turn += 1;
     this.pending.set(pair, label);
+    this.mine.set(pair, label);
     try {
       localStorage.setItem(this.prefix + pair, JSON.stringify(label));
     } catch { // the browser keeps no more; leaving asks
@@ -61,6 +68,7 @@ class Outbox {
     const sent = [...this.pending];
     try {
       const answer = await call("POST", this.where, { json: { labels: sent.map(([pair, label]) => ({ pair, label })) } });
+      this.turn += 1;
       for (const [pair, label] of sent) {
         if (label === null) this.known.delete(pair);
         else this.known.add(pair);
@@ -87,7 +95,8 @@ window.addEventListener("beforeunload", (event) => {
 /**
  * given: { job, judged: so many are, target(): what the pairs shall tell about, as parameters, changed(answer): judgements
  * were confirmed }. Returns { element, expect(more): how many more judgements are useful, null for unknown, labelOf(pair,
- * label): the judgement where the server has this label, correct(pair, label): judges a judged pair anew }.
+ * label): the judgement where the server has this label, correct(pair, label): judges a judged pair anew, reading():
+ * before all judged pairs are read, returns what takes them, print(rows): them in short, seen(): those that were read }.
  */
 export function judging(given, context) {
   const { signal } = context;
@@ -106,9 +115,10 @@ export function judging(given, context) {
   const last = h("p", { class: "muted", role: "status" });
   const waiting = h("div", {}, h("p", { class: "muted" }, "Fetching pairs…"));
   const unsent = h("p", { class: "verdict warn", role: "status", hidden: true });
+  const elsewhere = h("p", { class: "verdict warn", role: "status", hidden: true });
   const element = h("section", { class: "card judging", tabindex: "-1", "aria-labelledby": "judge" },
     h("div", { class: "heading" }, h("h2", { id: "judge" }, "Do these two mean the same?"), done),
-    h("div", { class: "buttons equal" }, same, different, skip, back), pair, waiting, last, unsent,
+    h("div", { class: "buttons equal" }, same, different, skip, back), pair, waiting, last, unsent, elsewhere,
     h("p", { class: "muted small keys" }, "Keys: 1 same, 0 different, S or space skip, U or Backspace undo."));
 
   outbox.told = ({ answer, error, wait }) => {
@@ -190,11 +200,35 @@ export function judging(given, context) {
     sides.forEach((side, index) => { side.textContent = shown ? [shown.a, shown.b][index] : ""; });
   }
 
+  const print = (rows) => rows.map(({ pair, label }) => `${pair} ${label}`).join();
+
+  /** Says which pairs were judged otherwise elsewhere since they were judged here; those judged elsewhere are not asked. */
+  function learn(rows) {
+    const there = new Map(rows.map((row) => [row.pair, row]));
+    const others = [...outbox.mine].filter(([pair, label]) => !outbox.pending.has(pair) && (there.get(pair)?.label ?? null) !== label);
+    for (const [pair] of others) outbox.mine.set(pair, there.get(pair)?.label ?? null);
+    if (others.length) {
+      const some = others.map(([pair]) => there.get(pair)).filter(Boolean).slice(0, 3);
+      elsewhere.textContent = `${counted(others.length, "pair")} that you judged ${others.length === 1 ? "was" : "were"} judged otherwise since, in another tab or by someone else. The later judgement counts${some.length ? `: ${some.map(({ a, b, label }) => `“${a}” and “${b}” are now ${label ? "the same" : "different"}`).join("; ")}` : ""}. “Judged pairs” below has them all.`;
+      elsewhere.hidden = false;
+    }
+    state.seen = print(rows);
+    state.judged = rows.length;
+    state.queue = state.queue.filter(({ pair }, index) => !index || !there.has(pair)); // the first is on the page
+    update();
+  }
+
   outbox.send();
   update();
   fetchPairs();
   return {
     element,
+    print,
+    seen: () => state.seen,
+    reading() {
+      const { turn } = outbox;
+      return (rows) => { if (turn === outbox.turn) learn(rows); }; // else a judgement was on its way meanwhile
+    },
     expect(more) {
       state.more = more;
       update();

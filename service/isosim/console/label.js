@@ -54,7 +54,7 @@ export async function openLabel([domain], context) {
       !champion && h("p", { class: "verdict warn" }, `${domain} has no version in use, and labels belong to one. `, h("a", { href: `#/calibrate/${encodeURIComponent(domain)}` }, "Calibrate it first"), ".")),
     ...(champion ? [
       h("section", { class: "card" }, h("h2", {}, "Judge pairs of your own text"),
-        h("p", {}, `Find matches in a file on the scale of ${domain}, and judge about 50 pairs; then “Use these labels for ${domain}”.`),
+        h("p", {}, `Find matches in a file, measured as ${domain}, and judge about 50 pairs; then “Use these labels for ${domain}”.`),
         h("div", { class: "buttons" }, action("Find matches", `#/find/${encodeURIComponent(domain)}`, { class: "button primary" }))),
       fromFile(domain, context)] : []),
   ];

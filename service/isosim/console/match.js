@@ -3,15 +3,17 @@
 import { alertBox, report } from "./alerts.js";
 import { call, download, path, Refused } from "./api.js";
 import { action, badge, button, fault, field, h, refill, select, table } from "./dom.js";
-import { ago, count, counted, dated, percent, plainly, range, score, sentence } from "./format.js";
+import { count, counted, dated, percent, plainly, range, score, sentence } from "./format.js";
 import { parseLines } from "./intake.js";
 import { ACTIVE, follow, progress } from "./job.js";
 import { scores } from "./histogram.js";
-import { judging, goal, wantedKey } from "./judging.js";
+import { forget, judging, goal, wantedKey } from "./judging.js";
 import { nameOf, removeMatch } from "./matches.js";
 
 const WAIT = 400; // ms after the last key stroke in the target
 const LEARNT = 1500; // ms after the last judgement until the answer is read again
+const EVERY = 15000; // ms between looks at what was judged elsewhere
+const MOST_JUDGED = 1000; // judgements up to which those made elsewhere are noticed
 const SHOWN = 50; // pairs in the table, and more with each press
 const COPIES = 1000; // rows that repeat a text, up to which their number stands beside each pair
 const SURE = 0.2; // width of the interval of the precision at which the server asks for no more judgements
@@ -28,7 +30,11 @@ const FORMATS = { xlsx: "Excel workbook", csv: "CSV", ndjson: "Lines of JSON" };
 
 export async function openMatch([id, ...wanted], context) {
   const where = path("matches", id);
-  const first = await call("GET", where, { signal: context.signal });
+  const first = await call("GET", where, { signal: context.signal }).catch((error) => {
+    if (error instanceof Refused && error.status === 404) return null;
+    throw error;
+  });
+  if (!first) return gone(id, context);
   const [place, lost, early] = [1, 2, 3].map(() => h("div", { class: "stack" }));
   let live = null;
 
@@ -55,6 +61,14 @@ export async function openMatch([id, ...wanted], context) {
     h("h1", {}, `Matches in ${nameOf(first)}`),
     place, lost,
   ];
+}
+
+/** For the address of a match that is no more. */
+function gone(id, { server }) {
+  if (!server.keys) forget(id); // else it may be there for another key
+  return [h("h1", {}, "This match is not there any more"), h("section", { class: "card" },
+    h("p", {}, `It was deleted, or not used for so long that its texts were removed${server.keys ? ", or it belongs to another key" : ""}. The same file makes it anew; labels that were downloaded can be used again.`),
+    h("div", { class: "buttons" }, action("Find matches", "#/", { class: "button primary" })))];
 }
 
 function bestSoFar(pairs) {
@@ -168,17 +182,37 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       tile.replaceChildren(...(found.error ? unreachable(whole, found.error) : answerOf(whole)));
       judge.expect(!found.error && state.sure ? 0 : whole.answer.more_labels);
       picture.show(whole.histogram, state.answer);
-      await list(mine, whole.judged);
+      await list(mine, whole);
       if (mine !== state.latest) return;
       stale(false);
       hold.hidden = !(save.disabled = !state.asked);
-      const { others_passing: others, matches_missed: missed } = state.answer ?? {};
-      own.textContent = others || missed ? `A figure for the whole decides, not each judgement: ${counted(others, "pair")} of the file ${others === 1 ? "was" : "were"} judged different (in lists of pairs the column “label” says which), and ${counted(missed, "pair")} judged the same score lower and are not in it.` : "";
+      own.textContent = state.answer ? ownOf(state.answer) : "";
       saveLabels.disabled = !whole.judged;
       if (use) use.disabled = whole.judged < context.server.fewest_labels;
     } catch (error) {
-      if (signal.aborted || mine !== state.latest || context.refused(error)) return;
+      if (signal.aborted || mine !== state.latest || lost(error)) return;
       tile.replaceChildren(alertBox("The answer could not be read", error, read));
+    }
+  }
+
+  /** Whether an error is the end of this view: another key is needed, or the match was deleted. */
+  function lost(error) {
+    const deleted = error instanceof Refused && error.status === 404;
+    if (deleted) context.reload();
+    return deleted || context.refused(error);
+  }
+
+  const rowsOf = async (asked) => parseLines(await (await download("GET", `${where}/result?${new URLSearchParams(asked)}`, { signal })).text());
+
+  const judgedRows = () => rowsOf({ form: "judged", at_most: Math.max(MOST_JUDGED, state.shown) });
+
+  /** Reads everything again if pairs were judged in another tab or by someone else. */
+  async function look() {
+    if (document.hidden || signal.aborted) return;
+    try {
+      if (judge.seen() !== judge.print(await judgedRows())) read();
+    } catch (error) {
+      if (!signal.aborted) lost(error); // without an answer, the next look tells
     }
   }
 
@@ -201,7 +235,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
 
   /** One number, one word of confidence, what passes, and the next step. */
   function answerOf({ answer, judged }) {
-    const { passing, precision, precision_interval: interval, expected_false: wrong, expected_false_interval: wrongs, recall, recall_interval: recalls, more_labels: more } = answer;
+    const { passing, confirmed, precision, precision_interval: interval, expected_false: wrong, expected_false_interval: wrongs, recall, recall_interval: recalls, more_labels: more } = answer;
     const notices = answer.notices.filter((notice) => !notice.startsWith("not judged")).map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice))));
     const [known, width] = [precision !== null && interval !== null, widthOf(answer)];
     const asked = `${kind.value} ${input.value}`;
@@ -212,9 +246,9 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     const [word, colour] = sure ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
     return [
       h("p", { class: "big" }, h("strong", {}, counted(passing, "pair")), " ", badge(word, colour)),
-      known ? h("p", {}, `About ${count(Math.round(wrong))} of them are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}). They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the pairs that were kept${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)} lower. From ${counted(judged, "judgement")}.`)
+      known ? h("p", {}, `${confirmed ? `${count(confirmed)} of them ${confirmed === 1 ? "is" : "are"} judged the same. Of the other ${count(passing - confirmed)}, about` : "About"} ${count(Math.round(wrong))} are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): in all, ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}). They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the ${counted(match.candidates, "most alike pair")}${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)} lower. From ${counted(judged, "judgement")}.`)
         : h("p", {}, `Not judged${judged ? " enough" : ""}: how many of these pairs are right is unknown.`),
-      h("p", {}, `Similarity from ${score(answer.similarity, 2)} on.`),
+      h("p", {}, `Similarity from ${score(answer.similarity, 2)} on. ${ownOf(answer)}`),
       before && !sure && h("p", { class: "verdict warn" }, "This was sure before: the last judgements differ from what the earlier ones let expect."),
       ...notices,
       h("p", {}, h("strong", {}, "Next step: "), !known ? `judge ${judged < ENOUGH ? `about ${counted(ENOUGH - judged, "pair")}${judged ? " more" : ""}` : "on"}, until there are some that mean the same and some that do not.`
@@ -224,17 +258,20 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   }
 
   /** The pairs that pass, or those that are judged, and beside each how many rows have its texts. */
-  async function list(mine, judged) {
+  async function list(mine, { judged }) {
+    const learn = judge.reading();
+    const rows = await judgedRows();
+    if (mine !== state.latest) return;
+    if (rows.length < MOST_JUDGED) learn(rows);
     const passing = shown.value === "passing";
     if (passing && !state.asked) {
       pairs.replaceChildren();
       lead.textContent = "";
       return;
     }
-    const rowsOf = async (asked) => parseLines(await (await download("GET", `${where}/result?${new URLSearchParams(asked)}`, { signal })).text());
-    const found = passing // a pair's number is its place among all pairs, the most alike first
-      ? (await rowsOf({ ...state.asked, skip: copies, at_most: state.shown })).map((row, pair) => ({ ...row, pair }))
-      : (await rowsOf({ form: "judged", at_most: state.shown })).map((row) => ({ ...row, text_a: row.a, text_b: row.b }));
+    const found = passing
+      ? await rowsOf({ ...state.asked, skip: copies, at_most: state.shown })
+      : rows.slice(0, state.shown).map((row) => ({ ...row, text_a: row.a, text_b: row.b }));
     const repeated = new Map();
     if (copies && copies <= COPIES) for (const { row_a: row } of await rowsOf({ similarity: 1, at_most: copies })) repeated.set(row, (repeated.get(row) ?? 1) + 1);
     if (mine !== state.latest) return;
@@ -271,16 +308,19 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   }
 
   async function store(what, type, asked, control) {
+    const { textContent: words } = control;
     control.disabled = true;
+    control.textContent = "Fetching…";
     try {
       const content = await download("GET", `${where}/result?${new URLSearchParams({ ...asked, form: what, format: type })}`, { signal });
       const address = URL.createObjectURL(content);
       h("a", { href: address, download: `${nameOf(match).replace(/\.[^. ]*$/, "")} ${what === "judged" ? "labels" : what}.${type}` }).click();
       setTimeout(() => URL.revokeObjectURL(address), 0);
     } catch (error) {
-      if (!signal.aborted && !context.refused(error)) report("Nothing was downloaded", error, () => store(what, type, asked, control));
+      if (!signal.aborted && !lost(error)) report("Nothing was downloaded", error, () => store(what, type, asked, control));
     } finally {
       control.disabled = false;
+      control.textContent = words;
     }
   }
 
@@ -299,15 +339,18 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   }
 
   tellUntil(match.until);
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) read(); }, { signal }); // another tab may have judged
+  document.addEventListener("visibilitychange", look, { signal });
+  window.addEventListener("focus", look, { signal });
+  const looking = setInterval(look, EVERY);
+  signal.addEventListener("abort", () => clearInterval(looking));
   requestAnimationFrame(read); // once the view stands in the page
   const texts = match.distinct.map((number) => counted(number, "different text")).join(" and ");
   return [
     ...match.notices.map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice)))),
+    judge.element, // above all that changes with a judgement, so that it stays where it is
     h("section", { class: "card", "aria-labelledby": "answer" }, h("h2", { id: "answer" }, "What passes"),
-      h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared, posted `, ago(match.created), "."),
+      h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared, started ${dated(match.created)}.`),
       picture.element, h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile),
-    judge.element,
     h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), field("Show", shown, "A judgement in the list can be changed; it counts at once."), lead, pairs),
     h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),
       h("div", { class: "row" }, field("Content", form, ""), field("Format", format, ""), h("div", { class: "buttons" }, save)), hold, own,
@@ -322,6 +365,12 @@ function missedOf({ passing, expected_false: wrong, recall, recall_interval: rec
   const at = (share) => count(Math.round((passing - wrong) * (1 / share - 1)));
   if (!recall) return "the others score";
   return `about ${at(recall)} others${recalls && recalls[0] > 0 ? ` (${at(recalls[1])} to ${at(recalls[0])})` : ""} score`;
+}
+
+/** Which judged pairs the threshold does not decide. */
+function ownOf({ left_out: out, confirmed_below: below }) {
+  return [out && `${counted(out, "pair")} as alike ${out === 1 ? "is" : "are"} left out: judged different.`,
+    below && `${counted(below, "pair")} less alike ${below === 1 ? "is" : "are"} in: judged the same.`].filter(Boolean).join(" ");
 }
 
 const widthOf = ({ precision_interval: interval }) => (interval ? interval[1] - interval[0] : 1);

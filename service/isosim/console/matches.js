@@ -1,4 +1,4 @@
-/** Find matches: a file, or new texts and known ones, become a job; below, the matches that are still kept. */
+/** Find matches: a file, or new texts and known ones, become a job; below, the matches that are still there. */
 
 import { clearAlerts, report } from "./alerts.js";
 import { call, download, idempotencyKey, path } from "./api.js";
@@ -7,7 +7,7 @@ import { action, badge, button, h, table, unique } from "./dom.js";
 import { ago, count, counted, percent } from "./format.js";
 import { fileIntake } from "./intake.js";
 import { ACTIVE, STAGES } from "./job.js";
-import { held, wantedKey } from "./judging.js";
+import { forget, held } from "./judging.js";
 import { liveList } from "./jobs.js";
 import { domainField } from "./listing.js";
 
@@ -19,7 +19,7 @@ export async function openMatches([wanted = ""], context) {
   const domain = await domainField(context, wanted, describe, { pattern: `${server.domain_pattern}(@[0-9]+)?`, empty: "" });
 
   const given = {
-    verdicts: ({ distinct }) => (distinct < server.fewest.auto && !two.checked && !domain.name() ? [["", `With fewer than ${count(server.fewest.auto)} different texts, similarities follow the server's general scale.`]] : []),
+    verdicts: ({ distinct }) => (distinct < server.fewest.auto && !two.checked && !domain.name() ? [["", `With fewer than ${count(server.fewest.auto)} different texts, how alike they are is measured as for text in general.`]] : []),
     changed: () => {
       posting = null;
       clearAlerts(); // what was wrong with the file before
@@ -37,7 +37,7 @@ export async function openMatches([wanted = ""], context) {
   const second = fileIntake(context, { ...given, legend: "Known texts", lead: "The texts that yours are compared with. Each text of your file is matched against these, and not against its own file.", label: "Choose the file of known texts", pasteLabel: "Or paste known texts", takes: (event) => receiver(event) === second });
   const two = h("input", { type: "radio", name: unique("files"), onchange: showSecond });
   const one = h("input", { type: "radio", name: two.name, checked: true, onchange: showSecond });
-  const scale = h("details", { open: wanted !== "" }, h("summary", {}, "Scale (optional)"), domain.element);
+  const scale = h("details", { open: wanted !== "" }, h("summary", {}, "Kind of text (optional)"), domain.element);
   const start = h("button", { type: "submit", class: "primary" }, "Find matches");
   const sample = button("Try it with a sample", trySample);
   const form = h("form", { class: "card", novalidate: true, onsubmit: submit, oninput: () => { posting = null; } },
@@ -67,8 +67,8 @@ export async function openMatches([wanted = ""], context) {
   /** What the named domain means for the similarities. */
   function describe(name, known) {
     const there = known && (known.versions.length || known.champion === 0);
-    return !name ? "Leave it empty for a scale made from your texts. Or name a domain to use its scale; a new name keeps the scale of these texts under that name."
-      : there ? `The similarities are those of ${name}.` : "There is no such domain yet: it is made, with the scale of these texts.";
+    return !name ? "How alike two texts are is measured by your own texts, or as in a domain, a kind of text that the server knows. A new name makes a domain of these texts."
+      : there ? `The similarities are those of ${name}.` : "There is no such domain yet: it is made of these texts.";
   }
 
   async function submit(event) {
@@ -114,7 +114,7 @@ export async function openMatches([wanted = ""], context) {
 /** What was compared: the files' names, where the server was told them. */
 export const nameOf = ({ files, rows }) => (files.length ? files.join(" and ") : rows.length > 1 ? "two lists" : "one list");
 
-/** Running and kept matches, the newest first; refreshed while one of them runs. */
+/** Running and ready matches, the newest first; refreshed while one of them runs. */
 function matchList(context) {
   return liveList(context, "matches", ({ matches }, refresh) => {
     const rows = matches.map((match) => h("tr", {},
@@ -125,7 +125,7 @@ function matchList(context) {
       h("td", {}, h("div", { class: "buttons tight" },
         action("Open", `#/matches/${match.job}`, { "aria-label": `Open the match of ${match.created}` }),
         button(ACTIVE.has(match.status) ? "Cancel" : "Delete", async () => { if (await removeMatch(match, context)) refresh(); }, { class: "danger quiet", "aria-label": `Delete the match of ${match.created}` })))));
-    return { content: rows.length > 0 && table("Your matches", ["File", "State", h("th", { scope: "col", class: "number" }, "Texts"), "Posted", "Actions"], rows, { class: "stacked" }),
+    return { content: rows.length > 0 && table("Your matches", ["File", "State", h("th", { scope: "col", class: "number" }, "Texts"), "Started", "Actions"], rows, { class: "stacked" }),
       active: matches.some(({ status }) => ACTIVE.has(status)) };
   });
 }
@@ -149,6 +149,6 @@ export async function removeMatch({ job, status }, context) {
     done: running ? "The match is cancelled." : "The match is deleted.",
     doing: () => call("DELETE", path("matches", job)),
   });
-  if (gone) [wantedKey(job), ...held(job)].forEach((key) => localStorage.removeItem(key));
+  if (gone) forget(job);
   return gone;
 }

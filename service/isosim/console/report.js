@@ -90,7 +90,7 @@ function advice(advised, report, best) {
 export function why({ asked, method, evidence, candidates: tried, base }) {
   const kept = "The encoder's own cosine is kept, because";
   const chosen = `${sentence(methodName(method)).slice(0, -1)} was chosen, because`;
-  if (base) return `The map and the scale are those of version ${base}; only the labels are new.`;
+  if (base) return `All but the labels is that of version ${base}.`;
   if (asked !== "auto") return `${sentence(methodName(method)).slice(0, -1)} is used, because it was asked for.`;
   if (!evidence) return `${kept} only texts show whether it needs a correction.`;
   if (!evidence.surface) return `${kept} most sentences have the same vector, and no method could tell them apart.`;
@@ -143,7 +143,7 @@ function provenance(version, report) {
   return facts([
     ["Made", ago(version.created)],
     ["Distinct sentences", report.sentences === undefined ? null
-      : `${count(report.sentences)}${duplicates > 0 ? ` of ${count(report.posted)} posted` : ""}`],
+      : `${count(report.sentences)}${duplicates > 0 ? ` of ${count(report.posted)} given` : ""}`],
     ["Texts the encoder knows too few words of", report.unreadable ? `${count(report.unreadable)}, left out` : null],
     ["Texts read alike", report.repeated ? repetition(report.repeated) : null],
     ["Smallest rate that a threshold reaches", report.reference.smallest_rate ? percent(report.reference.smallest_rate) : null],

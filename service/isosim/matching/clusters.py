@@ -1,7 +1,9 @@
 """Groups texts by average linkage at a threshold, inside each set of texts that passing pairs connect.
 
 Such a set, a connected component, may be a chain: neighbours are similar and the ends are not. Average linkage (Sokal &
-Michener, 1958) joins two clusters only if the mean similarity of their texts reaches the threshold.
+Michener, 1958) joins two clusters only if the mean similarity of their texts reaches the threshold. Texts that were
+judged different are in no common cluster, and texts that were judged the same are in one, unless other judgements
+contradict it.
 """
 
 from collections.abc import Iterator
@@ -14,6 +16,9 @@ from isosim.scoring.similarity import normalized
 
 MOST = 2000  # texts of a component that are clustered at once: a matrix of 16 MB, about a second
 ROUNDING = 1e-4  # of similarities: the vectors may be in float16
+# Added to the similarity of judged texts. The mean of two clusters, of at most MOST² pairs, stays above all thresholds
+# if one of the pairs was judged the same, and below them if one was judged different.
+SAME, DIFFERENT = 1e9, -1e18
 
 
 @dataclass(frozen=True)
@@ -26,20 +31,40 @@ class Cluster:
     split: bool  # whether the component was too large and was divided at a higher threshold first
 
 
-def clusters(left: Integers, right: Integers, similarity: Vectors, vectors: Vectors, threshold: float) -> list[Cluster]:
+def clusters(
+    left: Integers,
+    right: Integers,
+    similarity: Vectors,
+    vectors: Vectors,
+    threshold: float,
+    judged: tuple[Integers, Integers, Integers] | None = None,
+) -> list[Cluster]:
     """The clusters of two texts or more, largest first, then by their first member.
 
     Args:
-        left, right, similarity: (P,) the pairs that reach the threshold.
+        left, right, similarity: (P,) the pairs that pass: those that reach the threshold, without those that were
+            judged different, and those that were judged the same.
         vectors: (N, D) of unit length; `left` and `right` are their rows. The similarities of pairs that do not reach
             the threshold are computed from them. May be memory-mapped.
+        judged: left, right and labels of the judged pairs, (J,) each: 1 same, 0 different.
     """
     found = []
-    for members, split in parts(left, right, similarity):
+    place, part = np.zeros(len(vectors), np.intp), np.full(len(vectors), -1)  # of each text: in which part, and where
+    divided = list(parts(left, right, similarity))
+    for number, (members, _) in enumerate(divided):
+        place[members], part[members] = np.arange(len(members)), number
+    inner_of: dict[int, list[tuple[int, int, float]]] = {}
+    for a, b, label in np.stack(judged, 1).tolist() if judged is not None else []:
+        if part[a] == part[b] >= 0:
+            inner_of.setdefault(int(part[a]), []).append((place[a], place[b], SAME if label else DIFFERENT))
+    for number, (members, split) in enumerate(divided):
         unit = normalized(vectors[members].astype(np.float32))
         scores = (unit @ unit.T).astype(np.float64)
         np.fill_diagonal(scores, 1.0)
-        for places in linked(scores, threshold - ROUNDING):
+        wanted = scores.copy()
+        for a, b, more in inner_of.get(number, []):
+            wanted[[a, b], [b, a]] += more
+        for places in linked(wanted, threshold - ROUNDING):
             if len(places) > 1:
                 inner = scores[np.ix_(places, places)]
                 central = members[places[inner.sum(1).argmax()]]

@@ -2,6 +2,11 @@
 
 Usage: `estimate(candidates.similarity, judged, labels).at(0.8).precision`.
 
+A judged candidate follows its label: one with label 1 passes every threshold, one with label 0 passes none. So the
+figures are those of what is given out. Its judged pairs are known; only the number of matches among the others, the
+rest, is estimated. At a threshold the precision is (matches of the rest + labels 1) / (size of the rest + labels 1), a
+rising function of what the curve says of all candidates, so its intervals hold the true value as often.
+
 The labels teach a curve P(match | similarity), which is summed over all candidates, whose similarities are known. So
 labels need no weights, however the candidates to judge were chosen, as long as the choice did not depend on the label.
 
@@ -39,11 +44,12 @@ BINS = 160  # groups of candidates with similar similarities; finer at the top
 
 @dataclass(frozen=True)
 class Point:
-    """What is expected of the candidates that reach a threshold. The intervals are those of the true values."""
+    """What is expected of the candidates that pass a threshold: those that reach it, without those with label 0, and
+    those with label 1. The intervals are those of the true values."""
 
     threshold: float
     passing: int
-    false: float  # expected number of passing candidates that are no matches
+    false: float  # expected number of passing candidates that are no matches; none of them is judged
     false_interval: tuple[float, float]
     precision: float | None  # share of matches among the passing candidates; None: none passes
     precision_interval: tuple[float, float] | None
@@ -168,9 +174,11 @@ class Estimate:
 
     similarity: Floats  # (P,) of the candidates, from high to low
     judged: Rows  # (N,) rising, of candidates with a label
+    confirmed: int  # number of labels 1
     confidence: float
     edges: Rows  # (B + 1,) numbers of candidates, from 0 to P
-    matches: Doubles  # (DRAWS, B + 1) matches among so many first candidates
+    rest: Rows  # (B + 1,) how many of so many first candidates have no label
+    matches: Doubles  # (DRAWS, B + 1) matches among these
     chances: Doubles  # (DRAWS, B) P(match | similarity) of the candidates between two edges
 
     def probabilities(self, rows: Integers) -> Doubles:
@@ -219,7 +227,7 @@ class Estimate:
         fewest = int(np.clip(SHARE_ABOVE * len(self.judged), *FEWEST_ABOVE))
         if len(self.judged) < fewest:
             return np.full(len(self.edges) - 1, -np.inf)
-        shares = self.matches[:, 1:] / self.edges[1:]
+        shares = (self.matches[:, 1:] + self.confirmed) / np.maximum(self.rest[1:] + self.confirmed, 1)
         values = np.quantile(shares, (1 - self.confidence) / 2, axis=0) if bound else shares.mean(0)
         return np.where(self.edges[1:] > self.judged[fewest - 1], values, -np.inf)
 
@@ -233,15 +241,17 @@ class Estimate:
         return min(int(np.ceil(more)), len(self.similarity) - len(self.judged))
 
     def _point(self, threshold: float) -> Point:
-        passing = len(self.similarity) - int(np.searchsorted(self.similarity[::-1], np.float32(threshold)))
-        place = float(np.interp(passing, self.edges, np.arange(len(self.edges))))
-        lower = min(int(place), len(self.edges) - 2)
-        found = self.matches[:, lower] + (place - lower) * (self.matches[:, lower + 1] - self.matches[:, lower])
-        false, false_interval = self._summary(passing - found)
-        precision = self._summary(found / passing) if passing else (None, None)
-        every = self.matches[:, -1]
+        above = len(self.similarity) - int(np.searchsorted(self.similarity[::-1], np.float32(threshold)))
+        rest = above - int(np.searchsorted(self.judged, above))
+        lower = min(int(np.searchsorted(self.edges, above, side="right")) - 1, len(self.edges) - 2)
+        share = (rest - self.rest[lower]) / max(self.rest[lower + 1] - self.rest[lower], 1)
+        found = self.matches[:, lower] + share * (self.matches[:, lower + 1] - self.matches[:, lower])
+        false, false_interval = self._summary(rest - found)
+        passing = rest + self.confirmed
+        precision = self._summary((found + self.confirmed) / passing) if passing else (None, None)
+        every = self.matches[:, -1] + self.confirmed
         some = every > 0
-        recall = self._summary(found[some] / every[some]) if some.any() else (None, None)
+        recall = self._summary((found[some] + self.confirmed) / every[some]) if some.any() else (None, None)
         return Point(threshold, passing, false, false_interval, *precision, *recall)
 
     def _summary(self, values: Doubles) -> tuple[float, tuple[float, float]]:
@@ -270,6 +280,8 @@ def estimate(
     bins = Bins(similarity)
     right, wrong = bins.counts(judged, labels)
     chances = sigmoid(logits_of(bins.parts, posterior(bins, right, wrong, rng)))  # (DRAWS, B)
-    matches = right + rng.binomial(bins.sizes - right - wrong, chances)
+    rest = bins.sizes - right - wrong
+    matches = rng.binomial(rest, chances)
     sums = np.concatenate([np.zeros((len(matches), 1)), np.cumsum(matches, 1)], 1)
-    return Estimate(similarity, np.sort(np.asarray(judged, np.intp)), confidence, bins.edges, sums, chances)
+    rows, sizes = np.sort(np.asarray(judged, np.intp)), np.append(0, np.cumsum(rest))
+    return Estimate(similarity, rows, int(right.sum()), confidence, bins.edges, sizes, sums, chances)

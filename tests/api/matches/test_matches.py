@@ -224,18 +224,13 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
         assert strict["answer"]["similarity"] >= middle["answer"]["similarity"]
     else:  # the bound is reached nowhere with so few judgements
         assert re.search("; the highest is 0.[0-5][0-9]*, of .* or judge more pairs", strict["error"]), strict["error"]
-    best, *_, worst = every = rows_of(server, job, "similarity=-1")[1:]
+    best, *_, worst = rows_of(server, job, "similarity=-1")[1:]
     assert (best["probability"] > 0.8, worst["probability"] < 0.2) == (True, True)
-    said = {frozenset((row["text_a"], row["text_b"])): row["label"] for row in every if row["label"] is not None}
-    assert len(said) == 60
-    assert found["others_passing"] == sum(
-        row["label"] == 0 for row in every if row["similarity"] >= found["similarity"]
-    )
-    assert found["matches_missed"] == sum(row["label"] == 1 for row in every if row["similarity"] < found["similarity"])
-    assert all(label == int(len({text.lower() for text in texts}) == 1) for texts, label in said.items())
     judged = rows_of(server, job, "form=judged&similarity=1")
-    assert {frozenset((row["a"], row["b"])): row["label"] for row in judged} == said
-    assert [every[row["pair"]]["label"] for row in judged] == [row["label"] for row in judged]  # a pair's place
+    assert len(judged) == 60
+    assert all(row["label"] == int(row["a"].lower() == row["b"].lower()) for row in judged)
+    assert found["confirmed"] == sum(row["label"] for row in judged)
+    judged_pairs_follow_their_judgement(server, job, judged)
     assert sum(row["weight"] for row in judged) == pytest.approx(matched["candidates"])  # together they stand for all
     table = get(server, f"{job}/result?form=judged&format=csv").content
     headers = bearer(ANNA) | {"content-type": "text/csv"}
@@ -250,6 +245,46 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     assert judge(server, job, [{"a": "another", "b": "text", "label": 1}]).json()["unknown"] == 1
     for pair, label in ((matched["candidates"], 1), (0, 2), (-1, 1)):
         assert judge(server, job, [{"pair": pair, "label": label}]).status_code == 422
+
+
+def judged_pairs_follow_their_judgement(server: Server, job: str, judged: list[dict[str, Any]]) -> None:
+    """Every form leaves out the pairs that were judged different, says how many, and has those that were judged the
+    same, whatever their similarity."""
+    different = [row for row in judged if row["label"] == 0]
+    low = [row for row in judged if row["pair"] == max(row["pair"] for row in judged)]
+    assert judge(server, job, [{"pair": low[0]["pair"], "label": 1}]).status_code == 200
+    same = {row["pair"]: row for row in [*judged, *low] if row["label"] == 1 or row is low[0]}
+    out = {row["pair"]: row for row in different if row["pair"] not in same}
+    for query in ("similarity=-1", "similarity=0.9", "precision=0.9"):
+        answer = get(server, f"{job}?{query}").json()["answer"]
+        rows = rows_of(server, job, query)[1:]
+        assert [row["pair"] for row in rows] == sorted({row["pair"] for row in rows})  # a pair's number is its place
+        assert len(rows) == answer["passing"]
+        assert {row["pair"] for row in rows if row["label"] is not None} == same.keys()
+        assert all(row["similarity"] >= answer["similarity"] or row["label"] == 1 for row in rows)
+        assert answer["confirmed"] == len(same)
+        assert answer["confirmed_below"] == sum(row["similarity"] < answer["similarity"] for row in rows)
+        assert answer["left_out"] == sum(row["similarity"] >= answer["similarity"] for row in out.values())
+        best = rows_of(server, job, f"form=best&{query}")
+        assert {frozenset((row["row_a"], row["row_b"])) for row in best if row["row_b"]}.isdisjoint(
+            frozenset((row["row_a"], row["row_b"])) for row in out.values()
+        )
+        assert answer["matched_rows"] == [sum(row["row_b"] is not None for row in best)]
+        cluster = {row["row"]: row["cluster"] for row in rows_of(server, job, f"form=clusters&{query}")}
+        for row in out.values():
+            assert row["row_a"] not in cluster or cluster[row["row_a"]] != cluster.get(row["row_b"])
+        assert all(cluster[row["row_a"]] == cluster[row["row_b"]] for row in same.values())
+        for form, stated in (
+            ("pairs", str(answer["left_out"])),
+            ("clusters", str(answer["left_out"])),
+            ("judged", None),
+        ):
+            response = get(server, f"{job}/result?form={form}&format=csv&{query}")
+            assert response.headers.get("x-isosim-left-out") == stated
+        content = get(server, f"{job}/result?format=xlsx&{query}").content
+        worth = {row[0]: row[1:] for row in open_table(io.BytesIO(content), "xlsx", sheet="worth").first}
+        assert worth["left out, because they were judged different"][0] == str(answer["left_out"])
+    assert judge(server, job, [{"pair": low[0]["pair"], "label": 0}]).status_code == 200
 
 
 def test_searches_with_known_answers(server: Server) -> None:

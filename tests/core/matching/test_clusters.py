@@ -40,6 +40,30 @@ def test_a_chain_is_divided_where_its_ends_are_not_similar() -> None:
         assert not one.split
 
 
+@settings(max_examples=100, deadline=None)
+@given(seed=some.integers(0, 2**32), count=some.integers(3, 40), threshold=some.floats(-0.2, 0.9))
+def test_clusters_follow_judgements(seed: int, count: int, threshold: float) -> None:
+    """Texts judged different are never together; texts judged the same are, if no judgement contradicts it."""
+    rng = np.random.default_rng(seed)
+    vectors = unit(rng, count)
+    scores = vectors @ vectors.T
+    every = np.stack(np.triu_indices(count, 1), 1)
+    truth = rng.integers(0, 4, count)  # of which four meanings a text is, so that no judgements contradict each other
+    left, right = every[rng.permutation(len(every))[: rng.integers(1, 2 * count)]].T
+    labels = (truth[left] == truth[right]).astype(int)
+    passes = scores >= threshold
+    passes[left, right] = labels == 1
+    a, b = np.nonzero(np.triu(passes, 1))
+    found = clusters(a, b, scores[a, b], vectors, threshold, (left, right, labels))
+    group = np.arange(count) + count
+    for number, one in enumerate(found):
+        group[one.members] = number
+        inner = scores[np.ix_(one.members, one.members)]
+        assert one.lowest == pytest.approx(inner.min(), abs=1e-6)
+    np.testing.assert_array_equal(group[left[labels == 0]] == group[right[labels == 0]], False)
+    np.testing.assert_array_equal(group[left[labels == 1]] == group[right[labels == 1]], True)
+
+
 def test_a_component_that_is_too_large_is_split_at_a_higher_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 20)
     rng = np.random.default_rng(0)

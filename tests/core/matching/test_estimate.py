@@ -29,9 +29,12 @@ def learnt() -> Estimate:
     return estimate(SIMILARITY, rows, TRUTH[rows])
 
 
-def test_precision_and_recall_are_those_of_all_candidates(learnt: Estimate) -> None:
-    for threshold in (0.7, 0.75, 0.8):
+def test_precision_and_recall_are_those_of_what_is_given_out(learnt: Estimate) -> None:
+    """Judged pairs follow their labels: above a threshold those with label 0 are left out, all with label 1 pass."""
+    rows = judged(200)
+    for threshold in (0.7, 0.75, 0.8, 0.99):
         point, passing = learnt.at(threshold), np.float32(threshold) <= SIMILARITY
+        passing[rows] = TRUTH[rows] == 1
         assert point.passing == passing.sum()
         assert (
             point.precision is not None and point.precision_interval is not None and point.recall_interval is not None
@@ -66,7 +69,7 @@ def test_precision_falls_and_recall_rises_along_the_curve(learnt: Estimate) -> N
     assert (np.diff([point.threshold for point in points]) < 0).all()
     assert (np.diff([point.recall for point in points]) >= 0).all()
     assert (np.diff(learnt.curve(), axis=0) <= 1e-9).all()  # the curve itself never falls with the similarity
-    assert points[-1].recall == 1 and points[-1].passing == len(SIMILARITY)
+    assert points[-1].recall == 1 and points[-1].passing == len(SIMILARITY) - (1 - TRUTH[judged(200)]).sum()
 
 
 def test_intervals_shrink_with_labels_and_what_is_needed_says_how_many(learnt: Estimate) -> None:
@@ -84,9 +87,10 @@ def test_intervals_shrink_with_labels_and_what_is_needed_says_how_many(learnt: E
 def test_if_all_candidates_are_judged_nothing_is_uncertain() -> None:
     rows = np.arange(0, 20_000, 100)
     few, truth = SIMILARITY[rows], TRUTH[rows]
-    point = estimate(few, np.arange(len(few)), truth).at(0.0)
-    assert point.precision_interval == pytest.approx((truth.mean(),) * 2)
-    assert (point.false, point.recall_interval) == ((1 - truth).sum(), (1, 1))
+    for threshold in (0.0, 0.75, 1.1):
+        point = estimate(few, np.arange(len(few)), truth).at(threshold)
+        assert (point.passing, point.false) == (truth.sum(), 0)
+        assert point.precision_interval == point.recall_interval == (1, 1)
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_confidence_other_intervals() -> None:
@@ -100,9 +104,8 @@ def test_the_same_seed_gives_the_same_figures_and_another_confidence_other_inter
 def test_labels_of_one_kind_leave_intervals_that_do_not_touch_the_other_end(label: float) -> None:
     rows = judged(25, truth=np.full(len(TRUTH), label))
     point = estimate(SIMILARITY, rows, np.full(25, label)).at(0.75)
-    assert point.precision_interval is not None
-    low, high = point.precision_interval
-    assert (high < 0.6) if label == 0 else (low > 0.4)
+    low, high = np.array(point.false_interval) / (point.passing - label * 25)  # of those that are not judged
+    assert (low > 0.4) if label == 0 else (high < 0.6)
     assert high - low > 0.02
 
 
@@ -110,7 +113,7 @@ def test_nothing_is_recommended_without_labels_and_nothing_breaks_without_candid
     assert estimate(SIMILARITY, np.empty(0, np.intp), []).threshold_for(0.5) is None
     point = estimate(SIMILARITY[:0], np.empty(0, np.intp), []).at(0.5)
     assert (point.passing, point.precision, point.recall) == (0, None, None)
-    assert estimate(SIMILARITY, judged(25), TRUTH[judged(25)]).at(1.1).precision is None
+    assert estimate(SIMILARITY, judged(25), np.zeros(25)).at(1.1).precision is None
 
 
 def test_the_posterior_without_labels_is_the_prior() -> None:
@@ -141,8 +144,8 @@ def test_no_candidate_is_drawn_twice(count: int, size: int, known: int, seed: in
 
 def test_labels_gather_on_both_sides_of_the_threshold() -> None:
     rows = judged(150)
-    wanted = estimate(SIMILARITY, np.arange(len(TRUTH)), TRUTH).threshold_for(0.8)
-    assert wanted is not None
+    shares = np.cumsum(TRUTH) / np.arange(1, len(TRUTH) + 1)
+    wanted = SIMILARITY[np.flatnonzero(shares >= 0.8)[-1]]
     late = SIMILARITY[rows[50:]]
     assert 30 <= (late >= wanted).sum() <= 85
     near = ((CHANCES[rows[50:]] > 0.05) & (CHANCES[rows[50:]] < 0.95)).mean()

@@ -38,6 +38,7 @@ router = APIRouter(prefix="/matches", tags=["matches"])
 READ = [needs("read")]
 MOST_TO_JUDGE = 1000
 PAIR_LABELS = TypeAdapter(PairLabels)
+LEFT_OUT = "x-isosim-left-out"
 RESULT_GROWTH = 10  # a result may have so many times the bytes of ISOSIM_MAX_CALIBRATION_BYTES
 
 
@@ -178,7 +179,17 @@ async def match_events(job: MatchDep, service: ServiceDep) -> AsyncIterator[Serv
     "/{job_id}/result",
     dependencies=READ,
     response_class=Response,
-    responses={200: {"content": {kind: {"schema": FILE} for kind in MEDIA.values()}}},
+    responses={
+        200: {
+            "content": {kind: {"schema": FILE} for kind in MEDIA.values()},
+            "headers": {
+                LEFT_OUT: {
+                    "description": "pairs that reach the target and are left out, because they were judged different",
+                    "schema": {"type": "integer"},
+                }
+            },
+        }
+    },
 )
 async def match_result(
     job: MatchDep,
@@ -188,22 +199,22 @@ async def match_result(
     form: Annotated[
         Form,
         Query(
-            description="pairs: the pairs that pass, best first; best: every row of the first file with its best match "
-            "if one passes; clusters: groups of rows of one file; judged: all judged pairs, whether they pass or not, "
-            "each with its number (`pair`) and the number of kept pairs for which it stands (`weight`)"
+            description="pairs: the pairs that pass, best first, each with its number (`pair`); best: every row of the "
+            "first file with its best match if one passes; clusters: groups of rows of one file; judged: all judged "
+            "pairs, each with the number of kept pairs for which it stands (`weight`)"
         ),
     ] = "pairs",
     skip: Annotated[int, Query(ge=0, description="number of rows to leave out at the beginning")] = 0,
     at_most: Annotated[int | None, Query(ge=0, description="number of rows")] = None,
     file_type: Annotated[FileType, Query(alias="format")] = "ndjson",
 ) -> Response:
-    """The pairs that reach a target, as a file. Without a target, as many as there are texts."""
+    """The pairs that reach a target, as a file. Without a target, as many as there are texts. A judged pair follows its
+    judgement: one judged different is left out, and one judged the same is in whatever its similarity."""
     async with AsyncExitStack() as stack:
         out = await stack.enter_async_context(temporary(service, trace.grant))
-
         left, most = threading.Event(), RESULT_GROWTH * service.settings.max_calibration_bytes
 
-        def write() -> None:
+        def write() -> int:
             with service.results.opened(job, vectors=form == "clusters") as result:
                 view = view_of(service, trace, result, wanted)
                 names, rows = view.table(form, at_most, skip)
@@ -213,17 +224,19 @@ async def match_result(
                     if out.tell() > most:
                         raise TooLarge(f"the result is larger than {megabytes(most)}; give at_most")
             out.flush()
+            return view.left_out
 
         check_ended(job)
         with one_of_few(service, trace.grant):
             unwatch = trace.watch(left.set)
             try:
-                await service.store.within(LONG, write)
+                left_out = await service.store.within(LONG, write)
             finally:
                 left.set()  # ends the thread, which goes on if the caller leaves
                 unwatch()
-        name = {"content-disposition": f'attachment; filename="{form}.{file_type}"', "cache-control": "no-store"}
-        return StreamingResponse(sent(stack.pop_all(), out), media_type=MEDIA[file_type], headers=name)
+        headers = {"content-disposition": f'attachment; filename="{form}.{file_type}"', "cache-control": "no-store"}
+        headers |= {} if form == "judged" else {LEFT_OUT: str(left_out)}
+        return StreamingResponse(sent(stack.pop_all(), out), media_type=MEDIA[file_type], headers=headers)
 
 
 def until(left: threading.Event, rows: Iterable[T]) -> Iterator[T]:

@@ -35,8 +35,11 @@ NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge 
 Cells = list[Any]
 STRATUM = 5  # judged pairs of one weight: with a weight each, chance alone would halve what the labels are worth
 JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity", "pair"]  # names that readers of labels know
-SCORES = ["similarity", "percentile", "probability", "label", *FLAGS]
-COPY, NONE = (1.0, None, None, None, False, False), (None,) * len(SCORES)  # of rows with the same text; of no match
+SCORES = ["similarity", "percentile", "probability", "label", "pair", *FLAGS]
+COPY, NONE = (
+    (1.0, None, None, None, None, False, False),
+    (None,) * len(SCORES),
+)  # of rows with the same text; of no match
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,16 @@ class View:
         self.candidates = result.found.candidates
         self.notices: list[str] = []
         self.threshold = self._threshold()
-        self.count = self.candidates.above(self.threshold)
+        self.above = self.candidates.above(self.threshold)
+
+    @cached_property
+    def passing(self) -> Rows:
+        """The candidates that this view gives, from high to low similarity: a judged one follows its judgement, and the
+        others pass if they reach the threshold. (C,)"""
+        pairs, labels = self.result.judged
+        passes = np.arange(len(self.candidates.similarity)) < self.above
+        passes[pairs] = labels == 1
+        return np.flatnonzero(passes)
 
     @cached_property
     def estimate(self) -> Estimate | None:
@@ -151,7 +163,7 @@ class View:
     @property
     def answer(self) -> MatchAnswer:
         pairs, labels = self.result.judged
-        judged, passing = len(pairs), pairs < self.count
+        judged = len(pairs)
         facts: dict[str, Any] = {}
         notices = [] if self.estimate is not None else [NOT_JUDGED]
         if self._in_vain:
@@ -167,7 +179,7 @@ class View:
                 "precision": point.precision,
                 "precision_interval": within(point.precision_interval, 1),
                 "expected_false": max(point.false, 0.0),
-                "expected_false_interval": within(point.false_interval, self.count),
+                "expected_false_interval": within(point.false_interval, len(self.passing)),
                 "recall": point.recall,
                 "recall_interval": within(point.recall_interval, 1),
                 "more_labels": max(
@@ -176,14 +188,21 @@ class View:
             }
         return MatchAnswer(
             similarity=self.threshold,
-            passing=self.count,
+            passing=len(self.passing),
             matched_rows=tuple(self._matched_rows()),
             judged=judged,
-            others_passing=int((passing & (labels == 0)).sum()),
-            matches_missed=int((~passing & (labels == 1)).sum()),
+            confirmed=int(labels.sum()),
+            confirmed_below=int(((pairs >= self.above) & (labels == 1)).sum()),
+            left_out=self.left_out,
             notices=(*notices, *self.notices),
             **facts,
         )
+
+    @property
+    def left_out(self) -> int:
+        """How many pairs reach the threshold and are not given, because they were judged different."""
+        pairs, labels = self.result.judged
+        return int(((pairs < self.above) & (labels == 0)).sum())
 
     def worth(self, wanted: Mapping[str, Any]) -> list[list[Any]]:
         """What was asked for and what it is worth: rows of a name, a value, and the ends of its 95 % interval."""
@@ -191,19 +210,20 @@ class View:
         asked = [[f"asked for: {name}", value] for name, value in wanted.items() if value is not None]
         figures: list[list[Any]] = [
             ["pairs of different texts that pass", answer.passing],
-            ["similarity from", answer.similarity],
+            ["of these, judged the same", answer.confirmed],
+            ["similarity from (except for pairs that were judged the same)", answer.similarity],
             ["precision (share of them that mean the same)", answer.precision, *(answer.precision_interval or ())],
             ["expected number of false ones", answer.expected_false, *(answer.expected_false_interval or ())],
             ["recall (share of the matches among the kept pairs)", answer.recall, *(answer.recall_interval or ())],
             ["judged pairs", answer.judged],
-            ["pairs that pass and were judged different", answer.others_passing],
-            ["matches judged that do not pass", answer.matches_missed],
+            ["left out, because they were judged different", answer.left_out],
+            ["judged the same, of lower similarity", answer.confirmed_below],
         ]
         notices = [["notice", notice] for notice in answer.notices]
         return [["", "value", "95 % interval from", "to"], *asked, *figures, *notices]
 
     def _matched_rows(self) -> Iterator[int]:
-        left, right = self.candidates.left[: self.count], self.candidates.right[: self.count]
+        left, right = self.candidates.left[self.passing], self.candidates.right[self.passing]
         ends = [np.concatenate([left, right])] if self._repeats else [left, right]
         for side, texts in zip(self.result.found.sides, ends, strict=True):
             rows = np.bincount(side.text_of[side.text_of >= 0], minlength=len(side.first))  # of each text
@@ -238,7 +258,7 @@ class View:
                 first = int(side.first[side.text_of[row]])
                 if first != row:
                     yield self._cells(self._row(0, first), self._row(-1, row), *COPY)
-        yield from self._scored(np.arange(self.count))
+        yield from self._scored(self.passing)
 
     def _scored(self, chosen: Rows) -> Iterator[Cells]:
         """The rows of these candidates: of each text the first row."""
@@ -251,8 +271,9 @@ class View:
 
     def _best(self) -> Iterator[Cells]:
         """Every row of the first file with its best match; the match is empty if none passes."""
-        found, chosen = self.result.found, self.candidates.best(one_file=self._repeats)
-        chosen = chosen[chosen < self.count]
+        found, passing = self.result.found, self.passing
+        given = replace(self.candidates, left=self.candidates.left[passing], right=self.candidates.right[passing])
+        chosen = passing[given.best(one_file=self._repeats)]
         left, right = self.candidates.left[chosen].tolist(), self.candidates.right[chosen].tolist()
         best: dict[int, tuple[int, int]] = {}  # text -> (place in `chosen`, its other text)
         for at, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -290,10 +311,12 @@ class View:
         for row, text in enumerate(side.text_of.tolist()):
             rows_of.setdefault(text, []).append(row)
         assert self.result.vectors is not None  # noqa: S101 - opened with them for this form
-        every, most = self.candidates, self.count
-        passing = every.left[:most], every.right[:most], every.similarity[:most]
+        every, chosen, (pairs, labels) = self.candidates, self.passing, self.result.judged
+        similarity = np.where(np.isin(chosen, pairs[labels == 1]), np.float32(1), every.similarity[chosen])
+        passing = every.left[chosen], every.right[chosen], similarity
+        judged = every.left[pairs], every.right[pairs], labels
         groups, grouped = [], set()  # rows, lowest similarity and central row of each
-        for group in clusters(*passing, self.result.vectors, self.threshold):
+        for group in clusters(*passing, self.result.vectors, self.threshold, judged):
             members = group.members.tolist()
             grouped.update(members)
             rows = [row for text in members for row in rows_of[text]]
@@ -354,9 +377,10 @@ class View:
             probability = model.pair_map.probability(rates, features).tolist()
         else:
             probability = learnt.probability(rates).tolist()
-        label = map(self.result.judgements.labels.get, chosen.tolist())
+        pairs = chosen.tolist()
+        label = map(self.result.judgements.labels.get, pairs)
         flags = features[:, -len(FLAGS) :].T.astype(bool).tolist()
-        return zip(similarity, percentile, probability, label, *flags, strict=True)
+        return zip(similarity, percentile, probability, label, pairs, *flags, strict=True)
 
 
 def histogram(result: Result) -> Histogram:
