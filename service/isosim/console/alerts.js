@@ -82,6 +82,22 @@ export function report(title, error, retry) {
   region.scrollIntoView({ block: "nearest" });
 }
 
+/** Does something while its control is off, and says with `words` that it goes on; where it fails, it can be tried again. */
+export async function attempt(context, title, doing, control = null, words = "") {
+  const before = control?.textContent;
+  if (control) control.disabled = true;
+  if (words) control.textContent = words;
+  try {
+    return await doing();
+  } catch (error) {
+    if (!context.signal.aborted && !context.refused(error)) report(title, error, () => attempt(context, title, doing, control, words));
+    return null;
+  } finally {
+    if (control) control.disabled = false;
+    if (words) control.textContent = before;
+  }
+}
+
 /** Notes what has happened; kind "good" where it is what was wanted. */
 export function say(text, kind = "good") {
   document.getElementById("status").replaceChildren(h("p", { class: `note ${kind}` }, text));

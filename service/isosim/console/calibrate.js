@@ -1,6 +1,6 @@
 /** A new calibration: text, what the server understood of it, options, start; below it the earlier ones. */
 
-import { clearAlerts, report } from "./alerts.js";
+import { attempt, clearAlerts } from "./alerts.js";
 import { call, idempotencyKey } from "./api.js";
 import { fault, field, h, select } from "./dom.js";
 import { count, counted, METHOD_NAMES, PROMOTIONS } from "./format.js";
@@ -60,37 +60,31 @@ export async function openCalibrate([wanted = ""], context) {
     return [[!domain.check(), domain.input], [!pairs, labels.file], [!whole, seed]].find(([found]) => found)?.[1] ?? null;
   }
 
-  async function submit(event) {
-    event?.preventDefault();
-    start.disabled = true;
-    start.textContent = "Sending…";
-    try {
-      const pairs = await labels.read();
-      const first = wrong(pairs);
-      if (!await intake.ready()) return;
-      if (first) {
-        const box = first.closest("details");
-        if (box) box.open = true;
-        first.focus();
-        return;
-      }
-      const { query, body, type } = pairs.length ? await withPairs(pairs) : intake.whole();
-      const asked = new URLSearchParams({
-        domain: domain.name(), method: method.value, promote: promotion.value, seed: seed.value,
-        kind: labels.kind(), ...query,
-      });
-      posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
-      const { job } = await call("POST", `calibrate?${asked}`, { body, headers: { "content-type": type, "idempotency-key": posting }, signal });
-      intake.posted();
-      noteText(job, intake.source());
-      location.hash = `#/job/${job}`;
-    } catch (error) {
-      if (signal.aborted || context.refused(error)) return;
-      report("The calibration was not started", error, submit);
-    } finally {
-      start.disabled = false;
-      start.textContent = "Start the calibration";
+  function submit(event) {
+    event.preventDefault();
+    attempt(context, "The calibration was not started", send, start, "Sending…");
+  }
+
+  async function send() {
+    const pairs = await labels.read();
+    const first = wrong(pairs);
+    if (!await intake.ready()) return;
+    if (first) {
+      const box = first.closest("details");
+      if (box) box.open = true;
+      first.focus();
+      return;
     }
+    const { query, body, type } = pairs.length ? await withPairs(pairs) : intake.whole();
+    const asked = new URLSearchParams({
+      domain: domain.name(), method: method.value, promote: promotion.value, seed: seed.value,
+      kind: labels.kind(), ...query,
+    });
+    posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
+    const { job } = await call("POST", `calibrate?${asked}`, { body, headers: { "content-type": type, "idempotency-key": posting }, signal });
+    intake.posted();
+    noteText(job, intake.source());
+    location.hash = `#/job/${job}`;
   }
 
   /** Sentences and labelled pairs as lines of JSON: the one body that holds both. */

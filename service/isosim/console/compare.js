@@ -1,6 +1,6 @@
 /** Try it: sentences scored by one version or by two, with a verdict at a threshold. */
 
-import { report, wayOut } from "./alerts.js";
+import { attempt, wayOut } from "./alerts.js";
 import { call, path, Refused } from "./api.js";
 import { badge, fault, field, h, table } from "./dom.js";
 import { count, oneIn, percentile, plainly, roughly, score, sentence, versionName } from "./format.js";
@@ -22,7 +22,7 @@ const FLAGS = {
 };
 
 export async function openCompare([left = "default", right = ""], context) {
-  const { server, signal } = context;
+  const { server } = context;
   const listed = await page(context, { limit: SOME });
   let domains = await withNamed(listed, [left, right], context);
   const a = h("textarea", { rows: "2", dir: "auto" });
@@ -32,16 +32,11 @@ export async function openCompare([left = "default", right = ""], context) {
   first.addEventListener("change", () => target.offer(first.value, domains));
   const second = offer(h("select", {}), domains, right, "nothing", [left, right]);
   const find = (listed.next !== null || domains.length > NEWEST) && typed(h("input", { type: "search", autocomplete: "off", maxlength: "64" }), async (contains) => {
-    try {
-      const found = await page(context, { contains, limit: SOME });
-      domains = await withNamed(found, [first.value, second.value], context);
-      const chosen = [first.value, second.value];
-      offer(first, domains, first.value, null, chosen, contains);
-      offer(second, domains, second.value, "nothing", chosen, contains);
-    } catch (error) {
-      if (!signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
-    }
-  });
+    const chosen = [first.value, second.value];
+    domains = await withNamed(await page(context, { contains, limit: SOME }), chosen, context);
+    offer(first, domains, first.value, null, chosen, contains);
+    offer(second, domains, second.value, "nothing", chosen, contains);
+  }, context);
   const score_ = h("button", { type: "submit", class: "primary" }, "Score");
   const results = h("div", { role: "region", "aria-label": "Scores", "aria-live": "polite" });
   const form = h("form", { class: "card", novalidate: true, onsubmit: submit, onkeydown: (event) => {
@@ -72,17 +67,8 @@ export async function openCompare([left = "default", right = ""], context) {
     }
     const pairs = others.map((text) => [a.value.trim(), text]);
     const asked = [first.value, second.value].filter(Boolean);
-    score_.disabled = true;
-    try {
-      const answers = await Promise.all(asked.map((domain) => judged(domain, pairs, wanted, context)));
-      results.replaceChildren(...scores(pairs, asked, answers));
-    } catch (error) {
-      if (signal.aborted || context.refused(error)) return;
-      results.replaceChildren();
-      report("Nothing was scored", error, submit);
-    } finally {
-      score_.disabled = false;
-    }
+    const answers = await attempt(context, "Nothing was scored", () => Promise.all(asked.map((domain) => judged(domain, pairs, wanted, context))), score_);
+    results.replaceChildren(...(answers ? scores(pairs, asked, answers) : []));
   }
 
   target.offer(first.value, domains);
@@ -145,7 +131,7 @@ function targetFields(context) {
   }
 
   /** Offers what this version can be asked for; what cannot be found out is not offered. */
-  async function offer(reference, domains) {
+  const offer = (reference, domains) => attempt(context, "The saved thresholds could not be loaded", async () => {
     owner = domainOf(reference);
     const mine = owner;
     const state = domains.find(({ domain }) => domain === owner);
@@ -154,20 +140,16 @@ function targetFields(context) {
       if (error.name !== "AbortError" && !(error instanceof Refused && error.status !== 401)) throw error;
       return null;
     };
-    try {
-      const [list, about] = await Promise.all([
-        state?.versions.length ? savedThresholds(owner, context).catch(unless) : null,
-        version ? call("GET", path("domains", owner, "versions", version), { signal }).catch(unless) : null,
-      ]);
-      if (mine !== owner) return;
-      saved = list?.thresholds ?? [];
-      const labels = about?.report.labels;
-      const precise = labels && !labels.graded;
-      fill(["fmr", "false_hit_rate", ...(precise ? ["precision"] : [])], touched || !saved.length ? kind.value : `saved:${saved[0].name}`);
-    } catch (error) {
-      if (!signal.aborted && !context.refused(error)) report("The saved thresholds could not be loaded", error);
-    }
-  }
+    const [list, about] = await Promise.all([
+      state?.versions.length ? savedThresholds(owner, context).catch(unless) : null,
+      version ? call("GET", path("domains", owner, "versions", version), { signal }).catch(unless) : null,
+    ]);
+    if (mine !== owner) return;
+    saved = list?.thresholds ?? [];
+    const labels = about?.report.labels;
+    const precise = labels && !labels.graded;
+    fill(["fmr", "false_hit_rate", ...(precise ? ["precision"] : [])], touched || !saved.length ? kind.value : `saved:${saved[0].name}`);
+  });
 
   function read() {
     rates.controls.forEach((control) => fault(control, ""));

@@ -1,6 +1,6 @@
 /** All domains with their versions, who answers, and how far what is asked has drifted. */
 
-import { report } from "./alerts.js";
+import { attempt } from "./alerts.js";
 import { call, path } from "./api.js";
 import { action, badge, button, facts, field, h, select, table, unique } from "./dom.js";
 import { ago, count, counted, dated, methodName, percent, score, sentence } from "./format.js";
@@ -23,13 +23,13 @@ export async function openDomains(_, context) {
   const total = h("p", { class: "muted", role: "status" });
   const order = select(Object.entries(ORDERS), "name", { onchange: show });
   const input = h("input", { type: "search", placeholder: "A part of the name", maxlength: "64" });
-  const load = (contains) => attempt(context, async () => { // the server looks: it knows more domains than the page
+  const load = (contains) => attempt(context, "The domains could not be listed", async () => { // the server looks: it knows more domains than the page
     const found = await page(context, { contains, limit: LOADED });
     if (contains !== input.value.trim().toLowerCase()) return; // typed on meanwhile
     Object.assign(state, { contains, shown: SHOWN }, found);
     show();
   });
-  typed(input, load);
+  typed(input, load, context);
 
   function show() {
     const { domains, next, shown } = state;
@@ -42,7 +42,7 @@ export async function openDomains(_, context) {
     const made = table("Domains", ["Domain", h("th", { scope: "col" }, term("in use", "In use")), h("th", { scope: "col" }, term("method", "Method")), "Made", h("th", { scope: "col" }, term("drift", "Drift")), "Actions"],
       sorted.slice(0, shown).flatMap((domain) => domainRows(domain, context)), { class: "stacked" });
     made.querySelector("tbody").classList.add("domains");
-    const more = (shown < domains.length || next !== null) && button("Show more domains", () => attempt(context, async () => {
+    const more = (shown < domains.length || next !== null) && button("Show more domains", () => attempt(context, "The domains could not be listed", async () => {
       const following = shown + SHOWN > domains.length && next !== null ? await page(context, { contains: state.contains, after: next, limit: LOADED }) : { domains: [], next };
       Object.assign(state, { domains: [...domains, ...following.domains], next: following.next, shown: shown + SHOWN });
       show();
@@ -59,14 +59,6 @@ export async function openDomains(_, context) {
     fresh && h("p", { class: "verdict" }, "There is no domain of your own yet. Begin with a ", h("a", { href: "#/calibrate" }, "new calibration"), " from a file of your sentences."),
     h("div", { class: "row" }, field("Filter by name", input, ""), field("Sort by", order, "")), total, list,
   ].filter(Boolean);
-}
-
-async function attempt(context, doing) {
-  try {
-    await doing();
-  } catch (error) {
-    if (!context.signal.aborted && !context.refused(error)) report("The domains could not be listed", error, () => attempt(context, doing));
-  }
 }
 
 /** A domain's line, and the one below it that is folded out: its versions, saved thresholds and drift. */

@@ -1,6 +1,6 @@
 /** Labels of a domain: judged pairs of a match on its scale, or a file of pairs that are labelled already. */
 
-import { explain, report } from "./alerts.js";
+import { attempt, explain } from "./alerts.js";
 import { call, idempotencyKey, path } from "./api.js";
 import { action, fault, field, h } from "./dom.js";
 import { counted, sentence } from "./format.js";
@@ -69,21 +69,17 @@ function fromFile(domain, context) {
   async function submit(event) {
     event?.preventDefault();
     fault(labels.file, labels.file.files.length ? "" : "Choose a file first.");
-    if (!labels.file.files.length) return;
-    send.disabled = true;
-    try {
-      const pairs = await labels.read();
-      if (!pairs) return;
-      const { job } = await call("POST", `${path("domains", domain, "labels")}?kind=${labels.kind()}`, {
-        body: pairs.map((pair) => `${JSON.stringify(pair)}\n`).join(""),
-        headers: { "content-type": "application/x-ndjson", "idempotency-key": idempotencyKey() }, signal,
-      });
-      location.hash = `#/job/${job}`;
-    } catch (error) {
-      if (!signal.aborted && !context.refused(error)) report("The labels were not sent", error, submit);
-    } finally {
-      send.disabled = false;
-    }
+    if (labels.file.files.length) await attempt(context, "The labels were not sent", sendLabels, send);
+  }
+
+  async function sendLabels() {
+    const pairs = await labels.read();
+    if (!pairs) return;
+    const { job } = await call("POST", `${path("domains", domain, "labels")}?kind=${labels.kind()}`, {
+      body: pairs.map((pair) => `${JSON.stringify(pair)}\n`).join(""),
+      headers: { "content-type": "application/x-ndjson", "idempotency-key": idempotencyKey() }, signal,
+    });
+    location.hash = `#/job/${job}`;
   }
 
   return h("form", { class: "card", novalidate: true, onsubmit: submit }, h("h2", {}, "Or send labels from a file"),

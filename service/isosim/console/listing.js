@@ -1,6 +1,6 @@
 /** Domains as the page asks for them: some at a time, for a store may hold more than any page should. */
 
-import { report } from "./alerts.js";
+import { attempt } from "./alerts.js";
 import { Refused, call } from "./api.js";
 import { button, fault, field, h, unique } from "./dom.js";
 import { nameLike } from "./format.js";
@@ -31,12 +31,12 @@ export function newest(domains) {
   return [...domains].sort((a, b) => latest(b).localeCompare(latest(a)));
 }
 
-/** Calls `look` with what stands in a field, once nobody types any more. */
-export function typed(input, look) {
+/** Calls `look`, which lists domains, with what stands in a field, once nobody types any more. */
+export function typed(input, look, context) {
   let timer;
   input.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => look(input.value.trim().toLowerCase()), WAIT);
+    timer = setTimeout(() => attempt(context, "The domains could not be listed", () => look(input.value.trim().toLowerCase())), WAIT);
   });
   return input;
 }
@@ -76,7 +76,6 @@ export function nameField(label, input, hint, { pattern, empty }) {
  * the domain's state if there is one. Returns { element, input, name(), check() }.
  */
 export async function domainField(context, wanted, hint, rules) {
-  const { signal } = context;
   const listed = await page(context, { limit: SOME });
   let domains = await withNamed(listed, [wanted], context);
   const list = h("datalist", { id: unique("domains") });
@@ -91,13 +90,9 @@ export async function domainField(context, wanted, hint, rules) {
 
   if (listed.next !== null) {
     typed(input, async (contains) => {
-      try {
-        domains = await withNamed(await page(context, { contains, limit: SOME }), [contains], context);
-        describe();
-      } catch (error) {
-        if (!signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
-      }
-    });
+      domains = await withNamed(await page(context, { contains, limit: SOME }), [contains], context);
+      describe();
+    }, context);
   }
   element.append(list);
   requestAnimationFrame(describe); // once the hint stands in the page

@@ -1,6 +1,6 @@
 /** One match: followed while it runs; then what a target lets pass and what that is worth, pairs to judge, downloads. */
 
-import { alertBox, report } from "./alerts.js";
+import { alertBox, attempt } from "./alerts.js";
 import { call, download, path, Refused } from "./api.js";
 import { action, badge, button, fault, field, h, refill, select, table } from "./dom.js";
 import { count, counted, dated, percent, plainly, range, score, sentence } from "./format.js";
@@ -119,7 +119,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   const save = button("Download", () => store(form.value, format.value, state.asked, save), { class: "primary" });
   const saveLabels = button("Download labels", () => store("judged", "csv", {}, saveLabels));
   const { domain } = match.scale;
-  const use = domain && button(`Use these labels for ${domain}`, useLabels);
+  const use = domain && button(`Use these labels for ${domain}`, () => useLabels());
 
   const stale = (on) => [tile, pairs].forEach((part) => part.classList.toggle("stale", on));
 
@@ -307,36 +307,20 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     return choice;
   }
 
-  async function store(what, type, asked, control) {
-    const { textContent: words } = control;
-    control.disabled = true;
-    control.textContent = "Fetching…";
-    try {
-      const content = await download("GET", `${where}/result?${new URLSearchParams({ ...asked, form: what, format: type })}`, { signal });
-      const address = URL.createObjectURL(content);
-      h("a", { href: address, download: `${nameOf(match).replace(/\.[^. ]*$/, "")} ${what === "judged" ? "labels" : what}.${type}` }).click();
-      setTimeout(() => URL.revokeObjectURL(address), 0);
-    } catch (error) {
-      if (!signal.aborted && !lost(error)) report("Nothing was downloaded", error, () => store(what, type, asked, control));
-    } finally {
-      control.disabled = false;
-      control.textContent = words;
-    }
-  }
+  const store = (what, type, asked, control) => attempt({ signal, refused: lost }, "Nothing was downloaded", async () => {
+    const content = await download("GET", `${where}/result?${new URLSearchParams({ ...asked, form: what, format: type })}`, { signal });
+    const address = URL.createObjectURL(content);
+    h("a", { href: address, download: `${nameOf(match).replace(/\.[^. ]*$/, "")} ${what === "judged" ? "labels" : what}.${type}` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 0);
+  }, control, "Fetching…");
 
   /** The judged pairs become labels of the domain whose scale this match has. */
-  async function useLabels() {
-    use.disabled = true;
-    try {
-      const judged = parseLines(await (await download("GET", `${where}/result?form=judged`, { signal })).text());
-      const body = judged.map(({ a, b, label, weight }) => `${JSON.stringify({ a, b, label, weight })}\n`).join("");
-      const { job } = await call("POST", path("domains", domain, "labels"), { body, headers: { "content-type": "application/x-ndjson" }, signal });
-      location.hash = `#/job/${job}`;
-    } catch (error) {
-      use.disabled = false;
-      if (!signal.aborted && !context.refused(error)) report(`The labels were not given to ${domain}`, error, useLabels);
-    }
-  }
+  const useLabels = () => attempt(context, `The labels were not given to ${domain}`, async () => {
+    const judged = await rowsOf({ form: "judged" });
+    const body = judged.map(({ a, b, label, weight }) => `${JSON.stringify({ a, b, label, weight })}\n`).join("");
+    const { job } = await call("POST", path("domains", domain, "labels"), { body, headers: { "content-type": "application/x-ndjson" }, signal });
+    location.hash = `#/job/${job}`;
+  }, use);
 
   tellUntil(match.until);
   document.addEventListener("visibilitychange", look, { signal });

@@ -1,6 +1,6 @@
 /** Find matches: a file, or new texts and known ones, become a job; below, the matches that are still there. */
 
-import { clearAlerts, report } from "./alerts.js";
+import { attempt, clearAlerts } from "./alerts.js";
 import { call, download, idempotencyKey, path } from "./api.js";
 import { change } from "./dialogs.js";
 import { action, badge, button, h, table, unique } from "./dom.js";
@@ -39,7 +39,9 @@ export async function openMatches([wanted = ""], context) {
   const one = h("input", { type: "radio", name: two.name, checked: true, onchange: showSecond });
   const scale = h("details", { open: wanted !== "" }, h("summary", {}, "Kind of text (optional)"), domain.element);
   const start = h("button", { type: "submit", class: "primary" }, "Find matches");
-  const sample = button("Try it with a sample", trySample);
+  const sample = button("Try it with a sample", () => attempt(context, "The sample could not be loaded", async () => {
+    first.take(new File([await download("GET", `console/${SAMPLE}`, { signal })], SAMPLE));
+  }, sample));
   const form = h("form", { class: "card", novalidate: true, onsubmit: submit, oninput: () => { posting = null; } },
     h("fieldset", { class: "choices" }, h("legend", {}, "What to find"),
       h("label", { class: "choice" }, one, "Duplicates in one file"), h("label", { class: "choice" }, two, "New texts against known ones")),
@@ -53,17 +55,6 @@ export async function openMatches([wanted = ""], context) {
     second.element.hidden = !two.checked;
   }
 
-  async function trySample() {
-    sample.disabled = true;
-    try {
-      first.take(new File([await download("GET", `console/${SAMPLE}`, { signal })], SAMPLE));
-    } catch (error) {
-      if (!signal.aborted && !context.refused(error)) report("The sample could not be loaded", error, trySample);
-    } finally {
-      sample.disabled = false;
-    }
-  }
-
   /** What the named domain means for the similarities. */
   function describe(name, known) {
     const there = known && (known.versions.length || known.champion === 0);
@@ -71,39 +62,33 @@ export async function openMatches([wanted = ""], context) {
       : there ? `The similarities are those of ${name}.` : "There is no such domain yet: it is made of these texts.";
   }
 
-  async function submit(event) {
-    event?.preventDefault();
-    start.disabled = true;
-    start.textContent = "Sending…";
-    try {
-      const files = two.checked ? [first, second] : [first];
-      for (const file of files) if (!await file.ready()) return;
-      if (!domain.check()) {
-        scale.open = true;
-        domain.input.focus();
-        return;
-      }
-      const [a, b] = files.map((file) => file.whole());
-      const asked = new URLSearchParams(domain.name() ? { ...a.query, domain: domain.name() } : a.query);
-      const body = new FormData();
-      body.append("a", a.body, a.name);
-      if (b) {
-        body.append("b", b.body, b.name);
-        const { force, ...query } = { ...b.query, column: second.found().column };
-        for (const [name, value] of Object.entries(query)) asked.set(`${name}_b`, value);
-        if (force) asked.set("force", force);
-      }
-      posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
-      const { job } = await call("POST", `matches?${asked}`, { body, headers: { "idempotency-key": posting }, signal });
-      for (const file of files) file.posted();
-      location.hash = `#/matches/${job}`;
-    } catch (error) {
-      if (signal.aborted || context.refused(error)) return;
-      report("The search for matches was not started", error, submit);
-    } finally {
-      start.disabled = false;
-      start.textContent = "Find matches";
+  function submit(event) {
+    event.preventDefault();
+    attempt(context, "The search for matches was not started", send, start, "Sending…");
+  }
+
+  async function send() {
+    const files = two.checked ? [first, second] : [first];
+    for (const file of files) if (!await file.ready()) return;
+    if (!domain.check()) {
+      scale.open = true;
+      domain.input.focus();
+      return;
     }
+    const [a, b] = files.map((file) => file.whole());
+    const asked = new URLSearchParams(domain.name() ? { ...a.query, domain: domain.name() } : a.query);
+    const body = new FormData();
+    body.append("a", a.body, a.name);
+    if (b) {
+      body.append("b", b.body, b.name);
+      const { force, ...query } = { ...b.query, column: second.found().column };
+      for (const [name, value] of Object.entries(query)) asked.set(`${name}_b`, value);
+      if (force) asked.set("force", force);
+    }
+    posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
+    const { job } = await call("POST", `matches?${asked}`, { body, headers: { "idempotency-key": posting }, signal });
+    for (const file of files) file.posted();
+    location.hash = `#/matches/${job}`;
   }
 
   return [h("h1", {}, "Find matches"),
