@@ -1,6 +1,6 @@
 """Domains and jobs for the tests."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,12 @@ from isosim.arrays import Weights
 from isosim.domains.domain import Version
 from isosim.domains.store import DomainStore, written
 from isosim.encoders.store import EncoderArtifact
-from isosim.jobs.job import Job, JobRequest
-from isosim.jobs.posted import Spool
+from isosim.jobs.job import Job, JobRequest, LabelledPair
+from isosim.jobs.posted import Posted, Spool
 from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainModel
 from isosim.store.blobs import opened
+from tests.text import sentences
 
 
 def domains_of(store: Path) -> DomainStore:
@@ -72,3 +73,22 @@ def publish(
     )
     with written(report or {}, weights, model) as folder:
         return domains.publish(name, folder, version, epoch=epoch, promote=lambda _: promote).number
+
+
+def calibrate(
+    store: Path,
+    encoder: EncoderArtifact,
+    domain: str,
+    method: str = "identity",
+    texts: Sequence[str] = (),
+    labels: Sequence[LabelledPair] = (),
+    **options: Any,
+) -> int:
+    """A version that is fitted in this process, by default to 400 sentences and as champion; returns its number."""
+    from isosim.fitting.job import calibrate_job
+
+    domains, texts = domains_of(store), texts or sentences(400)
+    stated: dict[str, Any] = {"promote": "always", "sentences": len(texts)} | options
+    request = JobRequest(domain, encoder.digest, encoder.id, method, **stated)
+    made = calibrate_job(request, Posted(texts, labels), encoder, domains, lambda *_: None, threads=1)
+    return made.publish(domains).version

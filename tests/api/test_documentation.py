@@ -1,6 +1,5 @@
 """The OpenAPI document tells the truth: against the committed one, about itself, and about a running server."""
 
-import hashlib
 import re
 import runpy
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.processes import Serve
+from tests.security.conftest import key_file
 from tests.text import sentences
 
 CASES = 2000
@@ -99,12 +99,6 @@ def test_answers_and_errors_are_documented_in_the_shape_they_have(document: dict
                 assert content.get("schema") or kind == "text/event-stream", (name, status, kind)
 
 
-def test_our_own_routes_come_first_and_operations_last(document: dict[str, Any]) -> None:
-    first = [path.split("/")[1] for path in document["paths"]]
-    assert first[:2] == ["similarity", "percentile"]
-    assert list(dict.fromkeys(first))[-4:] == ["livez", "readyz", "metrics", "console"]
-
-
 def test_generators_get_short_names_declared_tags_and_no_tuples(document: dict[str, Any]) -> None:
     """openapi-python-client, openapi-typescript and openapi-generator name methods by operation id, modules by tag;
     some of them cannot read `prefixItems`, and enumerations whose values differ only in case."""
@@ -125,8 +119,7 @@ def test_generators_get_short_names_declared_tags_and_no_tuples(document: dict[s
 def test_two_thousand_generated_requests_meet_nothing_undocumented(serve: Serve, store: Path, tmp_path: Path) -> None:
     """With a key that may do everything: no 5xx, and nothing that the document does not foresee (schemathesis)."""
     key = "isk_fuzz"
-    keys = tmp_path / "keys"
-    keys.write_text(f"{hashlib.sha256(key.encode()).hexdigest()} read,calibrate,admin domains=*\n")
+    keys = key_file(tmp_path, {key: "read,calibrate,admin"})
     server = serve(model_store=store, encoder="tiny", log_level="error", api_keys_file=keys)
     server.client.headers["authorization"] = f"Bearer {key}"
     assert server.calibrate("tickets", sentences(400), method="whitening")["status"] == "succeeded"

@@ -24,6 +24,7 @@ from tests.text import sentences
 
 PAIR = {"pairs": [["a boat", "a gate"]]}
 TEI = {"source_sentence": "a", "sentences": ["b"]}
+JAPANESE = "注文の商品".encode("iso-2022-jp").decode()
 FORM, URLENCODED, JSON = "multipart/form-data", "application/x-www-form-urlencoded", "application/json"
 
 
@@ -37,107 +38,66 @@ def check(response: httpx.Response, status: int, error_type: str, *words: str) -
         assert word in said
 
 
+LONG_JSON = b'{"domain":"d","texts":["' + b"x" * 2_000_000 + b'"]}', JSON
+LABELS, ROLLBACK, PLAIN = "/domains/default/labels", "/domains/default/rollback", "text/plain"
+
+
+# The most common refusals are recorded word by word in tests/answers.
 @pytest.mark.parametrize(
-    ("path", "body", "status", "error_type", "words"),
+    ("path", "sent", "status", "error_type", "words"),
     [
-        ("/similarity", {"pairs": []}, 400, "Empty", "`pairs` cannot be empty"),
         ("/similarity", {"pairs": [["a", " \n"]]}, 400, "Empty", "pairs[0][1] is empty"),
         ("/similarity", {"inputs": TEI | {"sentences": []}}, 400, "Empty", "`inputs.sentences` cannot be empty"),
         ("/embed", {"inputs": []}, 400, "Empty", "`inputs` cannot be empty"),
         ("/embed", {"inputs": ""}, 400, "Empty", "inputs is empty"),
-        ("/calibrate", {"domain": "d", "texts": []}, 400, "Empty", "no sentence"),
         ("/similarity", {"pairs": [["a", "b", "c"]]}, 422, "Validation", "pairs[0]: List should have at most 2 items"),
-        ("/similarity", {"pairs": [["a", "b"]] * 513}, 422, "Validation", "at most 512"),
-        ("/similarity", {"pairs": [["a", "b" * 10_001]]}, 422, "Validation", "at most 10000"),
         ("/similarity", PAIR | {"domain": "../etc"}, 422, "Validation", "domain"),
-        ("/similarity", PAIR | {"domian": "x"}, 422, "Validation", "domian: unknown field; did you mean domain?"),
-        ("/similarity", {"pars": [["a", "b"]]}, 422, "Validation", "pars: unknown field; did you mean pairs?"),
         ("/similarity", PAIR | {"qwxz": 1}, 422, "Validation", "qwxz: unknown field; known are pairs, domain, detail"),
         ("/similarity", {"pairs": [], "vectors": []}, 422, "Validation", "vectors: cannot be combined with the other"),
         ("/similarity", {"inputs": TEI, "domain": "x"}, 422, "Validation", "domain: this route takes no such field"),
         ("/embed", {"inputs": "a", "gallery": 9}, 422, "Validation", "gallery: this route takes no such field"),
-        ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "Validation", "prompt_name"),
         ("/embed", {"inputs": "a " * 100, "truncate": False}, 422, "Validation", "more than 32 tokens"),
-        ("/embed", {"inputs": "a", "dimensions": 8}, 422, "Validation", "space: raw"),
         ("/embed", {"inputs": "a", "dimensions": 33, "space": "raw"}, 422, "Validation", "the encoder has 32"),
         ("/embed", {"inputs": "a", "dimensions": 0, "space": "raw"}, 422, "Validation", "dimensions"),
-        ("/calibrate", {"domain": "d", "texts": ["one", "two", "two"]}, 422, "Validation", "2 distinct"),
         ("/calibrate", {"domain": "d@1", "texts": ["a"]}, 422, "Validation", "name without a version"),
         ("/calibrate", {"domain": "d", "texts": ["x" * 10_001]}, 422, "Validation", "texts[0]"),
-        ("/calibrate", {"domain": "d", "texts": ["a"], "method": "magic"}, 422, "Validation", "method"),
-        ("/calibrate", {"domain": "d", "texts": ["a"], "metod": ""}, 422, "Validation", "did you mean method?"),
-        ("/domains/default/labels", {"label": []}, 422, "Validation", "label: unknown field; did you mean labels?"),
-        ("/domains/default/rollback", {"qwxz": 1}, 422, "Validation", "qwxz: unknown field; known are revision"),
-        ("/domains/default/rollback", {}, 409, "Conflict", "no previous"),
-        ("/similarity", PAIR | {"domain": "nowhere"}, 404, "NotFound", "nowhere"),
-        ("/similarity", PAIR | {"domain": "default@9"}, 404, "NotFound", "version 9"),
-        ("/similarity", PAIR | {"domain": "default@previous"}, 404, "NotFound", "previous"),
+        ("/calibrate", {"domain": "d", "texts": [JAPANESE]}, 422, "Validation", "has a control character"),
+        (ROLLBACK, {"qwxz": 1}, 422, "Validation", "qwxz: unknown field; known are revision"),
+        (ROLLBACK, {}, 409, "Conflict", "no previous"),
         ("/similarity", PAIR | {"domain": "d@latest"}, 422, "Validation", "name@version or name@previous"),
-    ],
-)  # fmt: skip
-def test_a_json_body_is_refused(
-    tiny_server: Server, path: str, body: Any, status: int, error_type: str, words: str
-) -> None:
-    check(tiny_server.client.post(path, json=body), status, error_type, words)
-
-
-LONG_JSON = b'{"domain":"d","texts":["' + b"x" * 2_000_000 + b'"]}'
-
-
-@pytest.mark.parametrize(
-    ("path", "content", "kind", "status", "error_type", "words"),
-    [
-        *(("/similarity", raw, JSON, 422, "Validation", "") for raw in (b"{", b"", b"[]", b"null", b"\xff")),
-        ("/similarity", '{"pairs": [["café", "b"]]}'.encode("latin-1"), JSON, 422, "Validation",
+        ("/similarity", ('{"pairs": [["café", "b"]]}'.encode("latin-1"), JSON), 422, "Validation",
          "the body is not valid JSON: invalid unicode code point at line 1 column "),
-        ("/similarity", b'{"pairs": [["\\ud800", "a"]]}', JSON, 422, "Tokenizer", "surrogate"),
-        ("/similarity", b" " * 2_000_001, JSON, 413, "TooLarge", "2000000"),
-        ("/calibrate", LONG_JSON, JSON, 413, "TooLarge", "2000000 bytes; send its entries as application/x-ndjson"),
-        ("/domains/default/labels", LONG_JSON, JSON, 413, "TooLarge", "application/x-ndjson"),
-        ("/calibrate", b"a\n", "text/plain", 422, "Validation", "domain"),
-        ("/calibrate?domain=d", b"ok\n\xff\xfe", "text/plain; charset=utf-16", 422, "Validation", "1 is not utf-16"),
-        ("/calibrate?domain=d", b'"ok"\n"\n', "application/x-ndjson", 422, "Validation", "line 2 is not JSON"),
-        ("/calibrate?domain=d", b"ok\n" + b"x" * 10_001, "text/plain", 422, "Validation", "characters: 1 (line 2)"),
-        ("/calibrate?domain=d", b"ok\n" + b"x" * 2_000_000, "text/plain", 422, "Validation", "line 2 is longer"),
-        ("/similarity", b"a", "text/csv", 415, "UnsupportedMedia",
+        ("/similarity", (b'{"pairs": [["\\ud800", "a"]]}', JSON), 422, "Tokenizer", "surrogate"),
+        ("/calibrate", LONG_JSON, 413, "TooLarge", "2000000 bytes; send its entries as application/x-ndjson"),
+        (LABELS, LONG_JSON, 413, "TooLarge", "application/x-ndjson"),
+        ("/calibrate", (b"a\n", PLAIN), 422, "Validation", "domain"),
+        ("/calibrate?domain=d", (b"ok\n\xff\xfe", "text/plain; charset=utf-16"), 422, "Validation", "1 is not utf-16"),
+        ("/calibrate?domain=d", (b"ok\n" + b"x" * 10_001, PLAIN), 422, "Validation", "characters: 1 (line 2)"),
+        ("/calibrate?domain=d", (b"ok\n" + b"x" * 2_000_000, PLAIN), 422, "Validation", "line 2 is longer"),
+        ("/similarity", (b"a", "text/csv"), 415, "UnsupportedMedia",
          "content-type 'text/csv' is not read here; this route reads JSON, content-type: application/json"),
-        ("/similarity", b"a", "", 415, "UnsupportedMedia", "the request has no content-type; this route reads JSON"),
-        ("/percentile", b"a=b", FORM, 415, "UnsupportedMedia", "'multipart/form-data' (curl -F sends it) is a form"),
-        ("/percentile", b"a=b", URLENCODED, 415, "UnsupportedMedia", "(curl -d alone sends it) is a form; this route"),
-        ("/domains/default/labels", b"a", URLENCODED, 415, "UnsupportedMedia", "this route reads JSON"),
-        *((path, b"--x", kind, 415, "UnsupportedMedia", f"application/octet-stream' '…{path}'")
+        ("/similarity", (b"a", ""), 415, "UnsupportedMedia", "the request has no content-type; this route reads JSON"),
+        ("/percentile", (b"a=b", FORM), 415, "UnsupportedMedia", "'multipart/form-data' (curl -F sends it) is a form"),
+        ("/percentile", (b"a=b", URLENCODED), 415, "UnsupportedMedia", "(curl -d alone sends it) is a form"),
+        *((path, (b"--x", kind), 415, "UnsupportedMedia", f"application/octet-stream' '…{path}'")
           for kind in (FORM, URLENCODED) for path in ("/calibrate?domain=d", "/inspect", "/domains/import")),
+        ("GET /domains/nowhere/versions/1", {}, 404, "NotFound", "no domain 'nowhere'; GET /domains lists the domains"),
+        ("GET /domains/nowhere@1/threshold?fmr=0.01", {}, 404, "NotFound", "no domain 'nowhere'"),
+        ("GET /calibrate/x", {}, 404, "NotFound", ""),
+        ("GET /domains/default/versions/0", {}, 422, "Validation", "version in the path: Input should be greater than"),
+        ("GET /domains/default/threshold?fmr=1%", {}, 422, "Validation", "fmr in the query: Input should be a valid"),
+        ("PUT /calibrate", {}, 405, "MethodNotAllowed", "PUT /calibrate"),
     ],
     ids=count(),
 )  # fmt: skip
-def test_a_body_of_bytes_is_refused(
-    tiny_server: Server, path: str, content: bytes, kind: str, status: int, error_type: str, words: str
+def test_a_request_is_refused(
+    tiny_server: Server, path: str, sent: Any, status: int, error_type: str, words: str
 ) -> None:
-    response = tiny_server.client.post(path, content=content, headers={"content-type": kind} if kind else {})
-    check(response, status, error_type, words)
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "error_type", "words"),
-    [
-        ("GET", "/qwxz", 404, "NotFound", "no route GET /qwxz; /docs lists the routes"),
-        ("GET", "/domains/nowhere", 404, "NotFound", "no domain 'nowhere'; GET /domains lists the domains"),
-        ("GET", "/domains/nowhere/versions/1", 404, "NotFound", "no domain 'nowhere'; GET /domains lists the domains"),
-        ("DELETE", "/domains/nowhere/versions/1", 404, "NotFound", "no domain 'nowhere'; GET /domains lists"),
-        ("GET", "/domains/nowhere@1/threshold?fmr=0.01", 404, "NotFound", "no domain 'nowhere'"),
-        ("GET", "/domains/default/versions/9", 404, "NotFound", ""),
-        ("GET", "/calibrate/" + "0" * 32, 404, "NotFound", ""),
-        ("GET", "/calibrate/x", 404, "NotFound", ""),
-        ("GET", "/domains/default/versions/0", 422, "Validation", "version in the path: Input should be greater than"),
-        ("GET", "/domains/default/threshold?fmr=1%", 422, "Validation", "fmr in the query: Input should be a valid"),
-        ("GET", "/similarity", 405, "MethodNotAllowed", "GET /similarity"),
-        ("PUT", "/calibrate", 405, "MethodNotAllowed", "PUT /calibrate"),
-    ],
-)  # fmt: skip
-def test_a_path_is_refused(
-    tiny_server: Server, method: str, path: str, status: int, error_type: str, words: str
-) -> None:
-    check(tiny_server.client.request(method, path), status, error_type, words)
+    method, _, path = path.rpartition(" ")
+    given: dict[str, Any] = {"json": sent} if method == "" else {}
+    if isinstance(sent, tuple):
+        given = {"content": sent[0], "headers": {"content-type": sent[1]} if sent[1] else {}}
+    check(tiny_server.client.request(method or "POST", path, **given), status, error_type, words)
 
 
 @pytest.mark.parametrize(
@@ -164,23 +124,11 @@ def test_a_body_without_a_length_is_refused_beyond_the_limit(tiny_server: Server
     check(tiny_server.client.post("/similarity", content=chunks, headers={"content-type": JSON}), 413, "TooLarge")
 
 
-@pytest.fixture
-def own_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint"))
-
-
-def test_a_text_the_tokenizer_cannot_take_is_422_tokenizer(serve: Serve, own_checkpoint: Path, tmp_path: Path) -> None:
-    text = (own_checkpoint / "tokenizer.json").read_text()
-    (own_checkpoint / "tokenizer.json").write_text(text.replace('"unk_token": "[UNK]"', '"unk_token": "[GONE]"'))
-    server = serve(model_store=export(tmp_path / "s", "tiny", str(own_checkpoint), max_length=32), encoder="tiny")
-    check(server.client.post("/similarity", json={"pairs": [["中", "a"]]}), 422, "Tokenizer")
-    assert server.client.post("/similarity", json=PAIR).status_code == 200
-
-
-def test_an_encoder_that_fails_is_424(serve: Serve, own_checkpoint: Path, tmp_path: Path) -> None:
+def test_an_encoder_that_fails_is_424(serve: Serve, tiny_checkpoint: Path, tmp_path: Path) -> None:
     import torch
     from transformers import BertModel
 
+    own_checkpoint = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
     model = BertModel.from_pretrained(own_checkpoint)
     with torch.no_grad():
         model.embeddings.word_embeddings.weight[4] = float("nan")  # [MASK]

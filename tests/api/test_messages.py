@@ -76,10 +76,3 @@ def test_no_message_repeats_a_text_that_was_sent(tiny_server: Server, path: str,
     response = tiny_server.client.post(path, json=body)
     assert response.status_code in (400, 422)
     assert PRIVATE not in response.text
-
-
-def test_errors_under_v1_name_the_field_as_a_path(tiny_server: Server) -> None:
-    response = tiny_server.client.post("/v1/score", json={"model": "isosim", "text_1": "a", "text_2": ["b", 7]})
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, "text_2.1")
-    assert error["message"] == "text_2[1]: Input should be a valid string"

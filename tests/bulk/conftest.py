@@ -13,7 +13,7 @@ from isosim.bulk.job import Job, Options, Where, prepare
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.store.blobs import opened
-from tests.commands.conftest import calibrate
+from tests.stores import calibrate
 from tests.text import sentences
 
 ROWS = 900

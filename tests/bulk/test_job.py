@@ -21,8 +21,8 @@ from isosim.encoders.store import EncoderStore
 from isosim.errors import Conflict
 from isosim.store.blobs import opened
 from tests.bulk.conftest import ROWS, TEXTS, make, prepared
-from tests.commands.conftest import calibrate
 from tests.processes import Process, free_port, start, wait_until
+from tests.stores import calibrate
 
 
 def contents(output: Path | str) -> dict[str, bytes]:

@@ -11,24 +11,11 @@ from typing import Any
 import pytest
 
 from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.fitting.job import calibrate_job
-from isosim.jobs.job import JobRequest
-from isosim.jobs.posted import Posted
 from tests.processes import command, environment
-from tests.stores import domains_of
-from tests.text import sentences
+from tests.stores import calibrate
 
 Finished = subprocess.CompletedProcess[str]
 Run = Callable[..., Finished]
-
-
-def calibrate(store: Path, artifact: EncoderArtifact, domain: str, method: str) -> int:
-    """A version of a domain, promoted."""
-    domains = domains_of(store)
-    texts = sentences(400)
-    asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(texts))
-    made = calibrate_job(asked, Posted(texts, []), artifact, domains, lambda _, __: None, threads=1)
-    return made.publish(domains).version
 
 
 @pytest.fixture(scope="session")

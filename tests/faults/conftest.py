@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from isosim.encoders.store import EncoderStore
-from tests.commands.conftest import calibrate
 from tests.faults.volume import Volume, mount
+from tests.stores import calibrate
 
 ROOM = 12_000_000  # bytes beside the encoder: some posted texts and versions
 

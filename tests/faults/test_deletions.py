@@ -8,10 +8,10 @@ import pytest
 
 from isosim.encoders.store import EncoderArtifact
 from isosim.store.blobs import address_of
-from tests.commands.conftest import calibrate
 from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
 from tests.processes import Serve, Server, score, wait_until
+from tests.stores import calibrate
 from tests.text import sentences
 
 SOON = 2.0  # s in which every replica has seen a change

@@ -10,11 +10,11 @@ import pytest
 
 from isosim.encoders.store import EncoderArtifact
 from isosim.store.blobs import address_of
-from tests.commands.conftest import calibrate
 from tests.encoders import copy_encoders
 from tests.faults.load import Load
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 from tests.processes import Process, Server, command, score, serve_with, wait_until
+from tests.stores import calibrate
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from isosim.errors import Conflict, CorruptArtifact, JobCancelled, NotFound, Unavailable
-from isosim.jobs.job import ATTEMPTS, Job, JobRequest, LabelledPair, Status
+from isosim.jobs.job import ATTEMPTS, Job, LabelledPair, Status
 from isosim.jobs.posted import Posted, Spool
 from isosim.jobs.store import ABANDONED, SILENCE, Attempt, JobStore, OpenJob, id_of
 from isosim.store.blobs import Blobs
+from tests.jobs.conftest import REQUEST, Clock, post
 from tests.store.conftest import EVERY_PLACE, Open
 from tests.store.machines import FAULTS, Crashing, Watched, faulty, run_on
 
-REQUEST = JobRequest("a", "e" * 64, "minilm", promote="never")
 WORK: dict[str, Callable[[Attempt], object]] = {
     "beats": lambda attempt: attempt.beat("fitting", 0.5),
     "fails": lambda attempt: attempt.end(Status.FAILED, error="unfit"),
@@ -27,22 +27,6 @@ WORK: dict[str, Callable[[Attempt], object]] = {
 }
 OWNERS, KEYS = st.sampled_from(["ann", "bob"]), st.sampled_from([None, "1", "2"])
 NAMES = (f"worker {number}" for number in count())
-
-
-class Clock:
-    """Seconds as one process counts them."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def post(jobs: JobStore, text: str = "0", owner: str = "ann", key: str | None = None, **request: Any) -> Job:
-    with Spool() as spool:
-        spool.extend([text])
-        return jobs.create(replace(REQUEST, **request), spool, [], key, owner=owner)
 
 
 def begun(jobs: JobStore) -> Attempt:

@@ -28,7 +28,7 @@ from isosim.store.blobs import opened
 from isosim.worker import supervisor
 from isosim.worker.calibrating import reason
 from isosim.worker.supervisor import Worker
-from tests.jobs.test_store import Clock, post
+from tests.jobs.conftest import Clock, post
 from tests.processes import RedisServer, wait_until
 from tests.store.conftest import in_memory
 
@@ -191,7 +191,7 @@ def test_an_attempt_that_is_over_is_stopped_with_all_its_processes(jobs: JobStor
     ("program", "drain", "status", "spared", "notices"),
     [
         (LINGER, 1, Status.QUEUED, 1, ["attempt 1: its worker was stopped while fitting"]),
-        ("time.sleep(3);" + SUCCEED, 60, Status.SUCCEEDED, 0, ["few labels"]),
+        ("time.sleep(1);" + SUCCEED, 60, Status.SUCCEEDED, 0, ["few labels"]),
         ("say(end={'storage': 'full'})", 60, Status.QUEUED, 0, ["attempt 1: storage failed (full)"]),
     ],
 )

@@ -1,6 +1,5 @@
 """What the log says of requests, and of the process itself."""
 
-import hashlib
 import json
 import os
 import pty
@@ -21,6 +20,7 @@ from isosim.encoders.embedding import Embeddings
 from isosim.scoring.calibration import Calibration
 from tests.observability.conftest import Line, event, events, lines_of
 from tests.processes import Process, RedisServer, Serve, Server, environment, free_port, wait_until
+from tests.security.conftest import key_file
 from tests.text import sentences
 
 PAIR = {"pairs": [sentences(2)]}
@@ -55,9 +55,7 @@ def test_a_request_is_one_line_with_its_parts(serve: Serve, store: Path, redis_s
 
 
 def test_the_line_of_a_domain_that_a_key_may_not_use_names_it(serve: Serve, store: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    digest = hashlib.sha256(b"a-key").hexdigest()
-    keys.write_text(f"{digest} read domains=mine some team\n")
+    keys = key_file(tmp_path, {"a-key": "read domains=mine some team"})
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
     server.client.headers["authorization"] = "Bearer a-key"
     for number, domain in enumerate(("theirs", "theirs@3")):

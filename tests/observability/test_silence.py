@@ -1,6 +1,5 @@
 """No text and no key reaches the log, at any level, however a request ends."""
 
-import hashlib
 import os
 import re
 import subprocess
@@ -16,6 +15,7 @@ from isosim.observability.logs import OURS
 from tests.observability.conftest import event, events, hang_up, lines_of
 from tests.observability.indiscreet import KINDS
 from tests.processes import RedisServer, Server, environment
+from tests.security.conftest import key_file
 from tests.stores import jobs_of, post_job
 from tests.text import sentences
 
@@ -47,8 +47,7 @@ BODIES = [  # path, body: each is refused, or answered, with the marker in it
 def test_no_text_and_no_key_is_logged_however_a_request_ends(
     indiscreet: Callable[..., Server], store: Path, tmp_path: Path
 ) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read,calibrate,admin domains=* somebody\n")
+    keys = key_file(tmp_path, {KEY: "read,calibrate,admin domains=* somebody"})
     server = indiscreet(model_store=store, encoder="tiny", api_keys_file=keys, log_level="debug")
     client = server.client
     client.headers["authorization"] = f"Bearer {KEY}"

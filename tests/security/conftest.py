@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,13 @@ def key_line(key: str, rest: str) -> str:
     """A line of the key file; all domains if `rest` names none."""
     rest = rest if "domains=" in rest else f"{rest} domains=*"
     return f"{hashlib.sha256(key.encode()).hexdigest()} {rest}\n"
+
+
+def key_file(folder: Path, keys: Mapping[str, str]) -> Path:
+    """A file of keys in a folder, which each grant what they lead to."""
+    path = folder / "keys"
+    path.write_text("".join(key_line(key, rest) for key, rest in keys.items()))
+    return path
 
 
 def bearer(key: str | None) -> dict[str, str]:
@@ -67,9 +74,8 @@ def furnish(store: Path, encoder: EncoderArtifact, domain: str) -> str:
 def keyed(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
     folder = tmp_path_factory.mktemp("keyed")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    keys = folder / "keys"
-    lines = [key_line(scopes, scopes) for scopes in SUBSETS]
-    keys.write_text("".join(lines) + key_line(RESTRICTED, "read,calibrate,admin domains=mine,mine-*"))
+    restricted = {RESTRICTED: "read,calibrate,admin domains=mine,mine-*"}
+    keys = key_file(folder, {scopes: scopes for scopes in SUBSETS} | restricted)
     running: list[Process] = []
     server = serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=keys)
     yield Keyed(server, keys, {domain: furnish(folder / "store", tiny, domain) for domain in ("mine", "theirs")})

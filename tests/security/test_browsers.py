@@ -9,7 +9,7 @@ import pytest
 from isosim.errors import Unavailable
 from isosim.settings import Settings, check_exposure
 from tests.processes import Serve, Server
-from tests.security.conftest import bearer, key_line
+from tests.security.conftest import bearer, key_file
 from tests.security.operations import requests
 
 BODY = {"pairs": [["a boat", "a gate"]]}
@@ -51,8 +51,7 @@ PREFLIGHT = {
 
 
 def test_other_origins_may_not_read_unless_they_are_named(tiny_server: Server, serve: Serve, store: Path) -> None:
-    keys = store.parent / "keys"
-    keys.write_text(key_line("k", "read"))
+    keys = key_file(store.parent, {"k": "read"})
     given = {"model_store": store, "encoder": "tiny", "api_keys_file": keys, "cors_origins": f'["{ORIGIN}"]'}
     closed, opened = tiny_server.client, serve(**given).client
     assert "access-control-allow-origin" not in closed.options("/similarity", headers=PREFLIGHT).headers

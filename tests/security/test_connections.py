@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.faults.load import metric
 from tests.faults.raw import connected, head, status
 from tests.processes import Serve, Server, environment, free_port, wait_until
-from tests.security.conftest import key_line
+from tests.security.conftest import key_file
 
 HEAD = head("/similarity").removesuffix(b"\r\n")
 BODY = json.dumps({"pairs": [["a boat", "a gate"]]}).encode()
@@ -207,8 +207,7 @@ def test_where_all_connections_are_busy_a_new_one_is_told_to_come_back(strict: S
 
 def test_strangers_who_were_answered_and_send_on_keep_nobody_out(store: Path, tmp_path: Path) -> None:
     """Once answered, a body that does not end makes room like an idle connection, and has seconds left."""
-    (tmp_path / "keys").write_text(key_line("k", "read"))
-    given = {"model_store": store, "encoder": "tiny", "api_keys_file": tmp_path / "keys"}
+    given = {"model_store": store, "encoder": "tiny", "api_keys_file": key_file(tmp_path, {"k": "read"})}
     with contextlib.ExitStack() as stack:
         command = with_limits(body_timeout=300, max_connections=8)
         server = stack.enter_context(started(command, tmp_path, **given))
@@ -385,8 +384,7 @@ def test_a_client_that_asks_for_another_protocol_is_answered_in_this_one(strict:
 
 @pytest.fixture(scope="module")
 def locked(module_serve: Serve, module_store: Path) -> Server:
-    keys = module_store.parent / "keys"
-    keys.write_text(key_line("k", "read"))
+    keys = key_file(module_store.parent, {"k": "read"})
     return module_serve(model_store=module_store, encoder="tiny", api_keys_file=keys)
 
 

@@ -13,21 +13,16 @@ from isosim.access.limits import Limits
 from isosim.api.readings import MAX_KEYS, texts_of_keys
 from tests.faults.load import metric
 from tests.processes import Serve, Server, free_port
-from tests.security.conftest import bearer, key_line
+from tests.security.conftest import bearer, key_file
 from tests.text import sentences
 
 PAIR = {"pairs": [["a boat", "a gate"]]}
-LINES = {
-    "slow": "read rate=10/h",
-    "free": "read",
-}
 
 
 @pytest.fixture
 def limited(serve: Serve, store: Path, tmp_path: Path) -> Server:
     """Without Redis; two processes that share one: test_redis_tls.py, tests/adapters/redis."""
-    keys = tmp_path / "keys"
-    keys.write_text("".join(key_line(key, rest) for key, rest in LINES.items()))
+    keys = key_file(tmp_path, {"slow": "read rate=10/h", "free": "read"})
     return serve(model_store=store, encoder="tiny", api_keys_file=keys)
 
 
@@ -76,10 +71,8 @@ def test_a_refused_body_costs_a_text_for_each_10_kb(limited: Server) -> None:
 def test_texts_are_counted_by_name_of_the_key_where_metrics_have_a_port_of_their_own(
     serve: Serve, store: Path, tmp_path: Path
 ) -> None:
-    keys, port = tmp_path / "keys", free_port()
-    keys.write_text(
-        key_line("one", "read rate=4/h nightly") + key_line("two", "read front") + key_line("three", "read")
-    )
+    port = free_port()
+    keys = key_file(tmp_path, {"one": "read rate=4/h nightly", "two": "read front", "three": "read"})
     settings: dict[str, Any] = {"model_store": store, "encoder": "tiny", "api_keys_file": keys}
     server = serve(**settings, metrics_port=port)
     assert [ask(server, "one", json={"pairs": PAIR["pairs"] * count}).status_code for count in (2, 3)] == [200, 429]

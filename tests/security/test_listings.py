@@ -17,8 +17,7 @@ from isosim.errors import Overloaded
 from isosim.threads import StoreCalls
 from loadtest.servers import multiply
 from tests.processes import Serve, Server, wait_until
-from tests.security.conftest import bearer, furnish, key_line
-from tests.stores import domains_of
+from tests.security.conftest import bearer, furnish, key_file
 
 COUNT = 3000
 LINES = {
@@ -33,8 +32,7 @@ def large(module_serve: Serve, module_store: Path, tiny: EncoderArtifact) -> Ser
     """3,000 domains and keys without limits, with domains, and with rates."""
     furnish(module_store, tiny, "d0")
     multiply(module_store, COUNT)
-    keys = module_store.parent / "keys"
-    keys.write_text("".join(key_line(key, rest) for key, rest in LINES.items()))
+    keys = key_file(module_store.parent, LINES)
     return module_serve(model_store=module_store, encoder="tiny", api_keys_file=keys)
 
 
@@ -94,15 +92,6 @@ def test_a_list_of_models_is_the_same_as_ever(large: Server) -> None:
     assert own == ["isosim/d7", "isosim/d7:raw", "isosim/d8", "isosim/d8:raw"]
 
 
-def test_names_are_listed_and_filtered_without_reading_a_record(
-    large: Server, module_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = domains_of(module_store)
-    monkeypatch.setattr(store.blobs, "read", lambda key: pytest.fail(f"{key} was read"))
-    assert len(list(store.names())) == COUNT
-    assert list(store.names(wanted=lambda name: name in {"d7", "../d8", "d8"})) == ["d7", "d8"]
-
-
 def test_a_listing_is_paid_for_by_its_key(large: Server) -> None:
     """3,000 domains cost as much as 300 texts."""
     assert get(large, "models", "/v1/models").status_code == 200
@@ -123,7 +112,9 @@ def test_an_unknown_name_is_paid_for_before_the_store_is_asked_and_a_known_one_c
     assert [score(large, "cold", "d2000").status_code for _ in range(2)] == [200, 429]  # two texts of two
 
 
-async def pile_up() -> None:
+@pytest.mark.anyio
+async def test_listings_whose_callers_have_left_do_not_pile_up() -> None:
+    """A caller who asks and leaves again and again: each request stays until its turn is over."""
     calls = StoreCalls()
     listings, go_on = Listings(calls), threading.Event()
     asked = [asyncio.create_task(listings(ANYBODY, go_on.wait)) for _ in range(MOST_ASKED)]
@@ -136,8 +127,3 @@ async def pile_up() -> None:
     assert all(await asyncio.gather(*asked))
     assert await listings(ANYBODY, int) == 0
     calls.close()
-
-
-def test_listings_whose_callers_have_left_do_not_pile_up() -> None:
-    """A caller who asks and leaves again and again: each request stays until its turn is over."""
-    asyncio.run(pile_up())

@@ -10,7 +10,7 @@ import redis
 from tests.faults.jobs import running_job
 from tests.faults.load import metric
 from tests.processes import Process, Serve, command, wait_until
-from tests.security.conftest import bearer, key_line
+from tests.security.conftest import bearer, key_file
 from tests.security.redis_guarded import PASSWORD, USER, GuardedRedis, authority
 from tests.text import sentences
 
@@ -38,8 +38,7 @@ def url(guarded: GuardedRedis, authority: Path) -> str:
 def test_cache_queue_and_limits_work_with_the_least_rights(
     guarded: GuardedRedis, serve: Serve, store: Path, worker: Callable[..., Process]
 ) -> None:
-    keys = store.parent / "keys"
-    keys.write_text(key_line("k", "read,calibrate,admin") + key_line("few", "read rate=4/h"))
+    keys = key_file(store.parent, {"k": "read,calibrate,admin", "few": "read rate=4/h"})
     given = settings(guarded, model_store=store, encoder="tiny", api_keys_file=keys, local_worker=False)
     worker(**settings(guarded, model_store=store))
     first, second = serve(**given), serve(**given, memory_cache_bytes=0)

@@ -16,7 +16,7 @@ from isosim.errors import Overloaded
 from tests.faults.jobs import LONG
 from tests.faults.load import metric
 from tests.processes import Serve, Server, wait_until
-from tests.security.conftest import bearer, key_line
+from tests.security.conftest import bearer, key_file
 from tests.text import sentences
 
 TEXT = "\n".join(sentences(300)).encode()
@@ -24,10 +24,8 @@ TEXT = "\n".join(sentences(300)).encode()
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    path = tmp_path / "keys"
     rated = "read,calibrate domains=rated rate=400/h"
-    path.write_text(key_line("a", "read,calibrate") + key_line("b", "read,calibrate") + key_line("rated", rated))
-    return path
+    return key_file(tmp_path, {"a": "read,calibrate", "b": "read,calibrate", "rated": rated})
 
 
 def calibrate(server: Server, key: str, domain: str = "d", body: bytes = TEXT) -> httpx.Response:

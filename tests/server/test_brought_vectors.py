@@ -2,6 +2,7 @@
 
 import base64
 import io
+import shutil
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -37,18 +38,24 @@ def npy(array: Any, **options: Any) -> bytes:
     return file.getvalue()
 
 
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with encoders of vectors of length 1 and of any length; copy it before writing to it."""
+    store = tmp_path_factory.mktemp("brought") / "store"
+    register(store, "ours", DIM, unit=True)
+    register(store, "any", DIM, unit=False)
+    return store
+
+
 @pytest.fixture
-def ours(tmp_path: Path) -> Path:
-    register(tmp_path / "ours", "ours", DIM, unit=True)
-    register(tmp_path / "ours", "any", DIM, unit=False)
-    return tmp_path / "ours"
+def ours(registered: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(registered, tmp_path / "ours"))
 
 
 @pytest.fixture(scope="module")
-def server(module_serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Server:
+def server(module_serve: Serve, registered: Path) -> Server:
     """With `default@1`, calibrated on VECTORS, for the tests that change nothing of it."""
-    store = tmp_path_factory.mktemp("brought")
-    register(store, "ours", DIM, unit=True)
+    store = Path(shutil.copytree(registered, registered.parent / "served"))
     served = module_serve(model_store=store, encoder="ours")
     done = job_of(served, calibrate(served, npy(VECTORS), domain="default"))
     assert done["status"] == "succeeded", done
@@ -87,15 +94,12 @@ def refused(answer: httpx.Response, *words: str, status: int = 422) -> str:
     return error
 
 
-def test_the_report_says_what_was_not_judged(server: Server) -> None:
+def test_vectors_are_scored_as_lists_and_as_base64_and_the_report_says_what_was_not_judged(server: Server) -> None:
     report = server.client.get("/domains/default/versions/1").json()["report"]
     assert (report["posted"], report["distinct"], report["sentences"]) == (2000, 2000, 2000)
     assert (report["method"], report["evidence"]) == ("identity", None)
     assert set(report["not_judged"]) == {"out_of_domain", "recognition", "rawness"}
     assert report["domain_test"] is False
-
-
-def test_vectors_are_scored_as_lists_and_as_base64_bit_for_bit(server: Server) -> None:
     fresh = unit_vectors(80, 7)
     pairs = fresh.reshape(40, 2, DIM)
     answer = similarity(server, pairs.astype(np.float64).tolist())
@@ -141,28 +145,20 @@ ONE = VECTORS[0].tolist()
             ([[ONE, ONE], [[0.0] * DIM, ONE]], ("vectors[1][0]", "vector of zeros")),
             ([[ONE, ["1"] * (DIM + 1)]], ("vectors[0][1] ", "has 25 numbers")),  # before its numbers are looked at
             ([[ONE, [*ONE[:-1], "1"]]], ("vectors[0][1]", "type str")),
-            ([[ONE, [*ONE[:-1], None]]], ("type NoneType",)),
-            ([[ONE, [*ONE[:-1], True]]], ("type bool",)),
             ([[ONE, "kein base64"]], ("vectors[0][1]", "is not a vector")),
             ([[ONE, "AAAA"]], ("3 bytes",)),
-            ([[ONE, {"a": 1}]], ("is not a vector",)),
             ([[ONE, (2 * VECTORS[0]).tolist()]], ("vectors[0][1]", "has the norm 2", "unit vectors")),
             ([[ONE, [1e39, *ONE[1:]]]], ("NaN or infinity",)),
-            ([[ONE]], ("vectors[0]: List should have at least 2 items",)),
             ([[ONE, ONE, ONE]], ("vectors[0]: List should have at most 2 items",)),
             ([[ONE, ONE]] * 513, ("at most 512",)),
         )),
         ("/similarity", {"vectors": [[ONE, ONE]], "pairs": [["a", "b"]]}, ("vectors: cannot be combined with the",)),
         ("/similarity", {"vectors": [[ONE, ONE]], "domian": "default"}, ("domian", "did you mean domain?")),
         ("/percentile", {}, ("cosines or distances",)),
-        ("/percentile", {"cosines": [0.1], "distances": [0.1], "metric": "l2"}, ("cosines or distances",)),
         ("/percentile", {"distances": [0.1]}, ("distances: also send `metric`",)),
         ("/percentile", {"cosines": [0.1], "metric": "l2"}, ("metric: belongs to distances",)),
         ("/percentile", {"distances": [0.1], "metric": "hamming"}, ("metric",)),
-        ("/percentile", {"cosines": [0.1, 2.0]}, ("cosines[1] is 2",)),
         ("/percentile", {"distances": [-1.0], "metric": "l2"}, ("distances[0] is -1",)),
-        ("/percentile", {"cosines": ["0.1"]}, ("cosines[0]: Input should be a valid number",)),
-        ("/percentile", {"cosine": [0.1]}, ("cosine",)),
         ("/percentile", {"cosines": [0.1] * 10_001}, ("at most 10000",)),
     ],
     ids=count(),
@@ -187,6 +183,9 @@ def test_vectors_of_another_encoder_are_a_conflict(server: Server) -> None:
     assert similarity(server, [[ONE, ONE]], encoder=digest)["version"] == 1
     refused(post(server, "/similarity", vectors=[[ONE, ONE]], encoder="0" * 64), digest, status=409)
     refused(post(server, "/percentile", cosines=[0.5], encoder="0" * 64), digest, status=409)
+    refused(calibrate(server, npy(VECTORS), domain="d", encoder="0" * 64), digest, status=409)
+    refused(calibrate(server, npy(VECTORS), domain="d", encoder="ours"), "encoder")
+    assert calibrate(server, npy(VECTORS[:9]), domain="d", encoder=digest).status_code == 422
 
 
 def test_only_the_cosines_own_distance_is_taken_where_lengths_are_not_one(serve: Serve, ours: Path) -> None:
@@ -227,12 +226,11 @@ def test_lines_with_texts_and_labelled_pairs_of_vectors_and_of_rows(serve: Serve
         placed = post(server, "/percentile", cosines=answer["cosine"]).json()
         assert np.allclose(placed["probability"], answer["probability"], atol=1e-6)
 
-    given: list[list[Any]] = [[VECTORS[row].tolist(), near[row].tolist(), 1] for row in (0, 0, 0, *range(60))]
+    given = [[VECTORS[row].tolist(), near[row].tolist(), 1] for row in (0, 0, 0, *range(60))]
     given += [[VECTORS[a].tolist(), VECTORS[b].tolist(), 0] for a, b in rng.integers(0, 2000, (60, 2))]
     lines = b"".join(orjson.dumps({"a": a, "b": b, "label": label}) + b"\n" for a, b, label in given)
-    again = job_of(
-        server, server.client.post("/domains/default/labels", content=lines, headers={"content-type": LINES})
-    )
+    posted = server.client.post("/domains/default/labels", content=lines, headers={"content-type": LINES})
+    again = job_of(server, posted)
     assert again["status"] == "succeeded", again
     texts = server.client.post("/domains/default/labels", json={"labels": [["a", "b", 1]]})
     refused(texts, "computes no vectors")
@@ -250,21 +248,12 @@ def changed(row: int, column: int, value: float) -> Any:
         ([{"vector": ONE}, {"vector": ONE[1:]}], ("line 2", "has 23 numbers")),
         ([{"vector": ONE}, {"vector": [0.0] * DIM}], ("line 2", "zeros")),
         ([{"vector": ONE}, {"vector": ONE, "text": "a"}], ("line 2", "a text to all vectors or to none")),
-        ([{"vector": ONE, "text": "a"}, {"vector": ONE}], ("line 2", "a text to all vectors or to none")),
         ([{"vector": ONE, "text": " "}], ("line 1", "text is empty")),
         ([{"vektor": ONE}], ("line 1", 'expected {"vector": […]}')),
-        ([{"text": "a"}], ("line 1", "expected")),
-        ([{"vector": ["1"] * DIM}], ("line 1", "of type str")),
         ([{"vector": ONE}, {"a": 5, "b": 0, "label": 1}], ("line 2", "there is no row 5", "rows 0 to 0")),
-        ([{"vector": ONE}, {"a": "x", "b": 0, "label": 1}], ("line 2", "'a'", "is not a vector")),
         ([{"vector": ONE}, {"a": 0, "b": 0, "label": "yes"}], ("line 2: label: expected a number",)),
         ([{"vector": ONE}] * 300, ("1 distinct vectors", "at least 200")),
-        (npy(VECTORS[:, 1:]), ("vectors of 23 numbers", "have 24")),
         (npy(changed(1999, 0, np.nan)), ("row 1999", "NaN")),
-        (npy(2 * VECTORS), ("row 0", "has the norm 2")),
-        (npy(VECTORS)[:-4], ("greater than file size",)),
-        (npy(VECTORS) + b"more", ("4 bytes follow the array",)),
-        (npy(VECTORS.astype(np.int64)), ("holds int64", "astype")),
         (npy(VECTORS[:150]), ("150 distinct vectors", "at least 200")),
     ],
     ids=count(),
@@ -311,15 +300,8 @@ def test_an_idempotency_key_knows_its_body_in_whatever_pieces_it_arrives(serve: 
     assert server.client.post("/calibrate", content=other, headers=headers, params={"domain": "d"}).status_code == 409
 
 
-def test_vectors_for_another_encoder_are_refused_before_they_are_read(server: Server) -> None:
-    digest = similarity(server, [[ONE, ONE]])["encoder"]
-    refused(calibrate(server, npy(VECTORS), domain="d", encoder="0" * 64), digest, status=409)
-    refused(calibrate(server, npy(VECTORS), domain="d", encoder="ours"), "encoder")
-    assert calibrate(server, npy(VECTORS[:9]), domain="d", encoder=digest).status_code == 422
-
-
-def test_a_domain_cannot_move_between_texts_and_vectors(store: Path, tmp_path: Path) -> None:
-    register(store, "ours", DIM, unit=True)
+def test_a_domain_cannot_move_between_texts_and_vectors(store: Path, registered: Path) -> None:
+    shutil.copytree(registered / "encoders", store / "encoders", dirs_exist_ok=True)
     done = command("serve", model_store=store, encoder="tiny", next_encoder="ours", port=free_port())
     assert done.returncode == 1
     assert "one takes texts and the other vectors" in done.stderr + done.stdout

@@ -20,6 +20,8 @@ from isosim.server import store_watch
 from isosim.server.store_watch import watch, watch_champions, watch_domains, watch_jobs
 from tests.stores import domains_of, jobs_of, post_job
 
+pytestmark = pytest.mark.anyio
+
 
 class Champions:
     """Counts looks for new ones, which go as `look` says."""
@@ -62,118 +64,102 @@ async def holds(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-def test_new_champions_are_seen_while_the_jobs_cannot_be_read(tmp_path: Path) -> None:
-    async def seen() -> None:
-        hangs, asked, champions = threading.Event(), threading.Event(), Champions()
+async def test_new_champions_are_seen_while_the_jobs_cannot_be_read(tmp_path: Path) -> None:
+    hangs, asked, champions = threading.Event(), threading.Event(), Champions()
 
-        def newest() -> None:
-            asked.set()
-            hangs.wait()
+    def newest() -> None:
+        asked.set()
+        hangs.wait()
 
-        jobs = SimpleNamespace(newest=newest, distant=False)
-        service: Any = SimpleNamespace(
-            jobs=jobs, encoders=SimpleNamespace(registry=champions),
-            metrics=Metrics(), domains=domains_of(tmp_path), domains_listed=None, champions_current=None,
-        )  # fmt: skip
-        async with watched(watch(service)):
-            await asyncio.to_thread(asked.wait)
-            while not champions.looks.empty():
-                champions.looks.get_nowait()
-            for _ in range(3):
-                await champions.looks.get()
-        hangs.set()
-
-    asyncio.run(seen())
+    jobs = SimpleNamespace(newest=newest, distant=False)
+    service: Any = SimpleNamespace(
+        jobs=jobs, encoders=SimpleNamespace(registry=champions),
+        metrics=Metrics(), domains=domains_of(tmp_path), domains_listed=None, champions_current=None,
+    )  # fmt: skip
+    async with watched(watch(service)):
+        await asyncio.to_thread(asked.wait)
+        while not champions.looks.empty():
+            champions.looks.get_nowait()
+        for _ in range(3):
+            await champions.looks.get()
+    hangs.set()
 
 
-def test_jobs_are_counted_and_each_end_once(tmp_path: Path) -> None:
-    async def seen() -> None:
-        jobs, metrics = jobs_of(tmp_path), Metrics()
-        before, after = (post_job(jobs, JobRequest("d", "digest", "tiny")) for _ in range(2))
-        jobs.cancel(before.id)  # before this server started
+async def test_jobs_are_counted_and_each_end_once(tmp_path: Path) -> None:
+    jobs, metrics = jobs_of(tmp_path), Metrics()
+    before, after = (post_job(jobs, JobRequest("d", "digest", "tiny")) for _ in range(2))
+    jobs.cancel(before.id)  # before this server started
 
-        def counted(sample: str) -> float | None:
-            return metrics.registry.get_sample_value(sample, {"status": "cancelled"})
+    def counted(sample: str) -> float | None:
+        return metrics.registry.get_sample_value(sample, {"status": "cancelled"})
 
-        async with watched(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics, results=MatchStore(jobs.blobs, 60)))):  # type: ignore[arg-type]
-            await holds(lambda: counted("isosim_jobs") == 1)
-            jobs.cancel(after.id)
-            await holds(lambda: counted("isosim_jobs") == 2)
-            await holds(lambda: counted("isosim_job_ends_total") == 1)
-            await asyncio.sleep(0.1)
-            assert counted("isosim_job_ends_total") == 1
-
-    asyncio.run(seen())
+    async with watched(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics, results=MatchStore(jobs.blobs, 60)))):  # type: ignore[arg-type]
+        await holds(lambda: counted("isosim_jobs") == 1)
+        jobs.cancel(after.id)
+        await holds(lambda: counted("isosim_jobs") == 2)
+        await holds(lambda: counted("isosim_job_ends_total") == 1)
+        await asyncio.sleep(0.1)
+        assert counted("isosim_job_ends_total") == 1
 
 
-def test_a_job_whose_worker_is_silent_counts_as_waiting(tmp_path: Path) -> None:
+async def test_a_job_whose_worker_is_silent_counts_as_waiting(tmp_path: Path) -> None:
     """Else the alert on jobs that no worker takes would stay silent too, while the only worker hangs."""
+    clock, metrics = SimpleNamespace(now=0.0), Metrics()
+    jobs = JobStore(jobs_of(tmp_path).blobs, lambda: clock.now)
+    post_job(jobs, JobRequest("d", "digest", "tiny"))
+    attempt = jobs.claim("worker")
+    assert attempt is not None
 
-    async def seen() -> None:
-        clock, metrics = SimpleNamespace(now=0.0), Metrics()
-        jobs = JobStore(jobs_of(tmp_path).blobs, lambda: clock.now)
-        post_job(jobs, JobRequest("d", "digest", "tiny"))
-        attempt = jobs.claim("worker")
-        assert attempt is not None
+    def counted(status: str) -> float | None:
+        return metrics.registry.get_sample_value("isosim_jobs", {"status": status})
 
-        def counted(status: str) -> float | None:
-            return metrics.registry.get_sample_value("isosim_jobs", {"status": status})
-
-        async with watched(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics, results=MatchStore(jobs.blobs, 60)))):  # type: ignore[arg-type]
-            await holds(lambda: counted("running") == 1)
-            clock.now += SILENCE + 1
-            await holds(lambda: (counted("queued"), counted("running")) == (1, 0))
-            attempt.beat("embedding", 0.5)
-            await holds(lambda: (counted("queued"), counted("running")) == (0, 1))
-
-    asyncio.run(seen())
+    async with watched(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics, results=MatchStore(jobs.blobs, 60)))):  # type: ignore[arg-type]
+        await holds(lambda: counted("running") == 1)
+        clock.now += SILENCE + 1
+        await holds(lambda: (counted("queued"), counted("running")) == (1, 0))
+        attempt.beat("embedding", 0.5)
+        await holds(lambda: (counted("queued"), counted("running")) == (0, 1))
 
 
-def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed() -> None:
-    async def seen() -> None:
-        champions = Champions()
-        service: Any = SimpleNamespace(encoders=SimpleNamespace(registry=champions), champions_current=None)
+async def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed() -> None:
+    champions = Champions()
+    service: Any = SimpleNamespace(encoders=SimpleNamespace(registry=champions), champions_current=None)
 
-        async def fresh(expected: bool) -> None:
-            await holds(lambda: champions_age(service) < 0.05 if expected else champions_age(service) > 0.3)  # type: ignore[operator]
+    async def fresh(expected: bool) -> None:
+        await holds(lambda: champions_age(service) < 0.05 if expected else champions_age(service) > 0.3)  # type: ignore[operator]
 
-        assert champions_age(service) is None  # nothing serves yet
-        async with watched(watch_champions(service)):
-            for _ in range(2):
-                await champions.looks.get()
-            await fresh(True)
-            champions.look = champions.fail
-            await fresh(False)
-            champions.look = champions.succeed
-            await fresh(True)
-            champions.behind = True
-            await fresh(False)
-            champions.behind = False
-            await fresh(True)
-            champions.look = asyncio.Event().wait
-            await fresh(False)
-
-    asyncio.run(seen())
+    assert champions_age(service) is None  # nothing serves yet
+    async with watched(watch_champions(service)):
+        for _ in range(2):
+            await champions.looks.get()
+        await fresh(True)
+        champions.look = champions.fail
+        await fresh(False)
+        champions.look = champions.succeed
+        await fresh(True)
+        champions.behind = True
+        await fresh(False)
+        champions.behind = False
+        await fresh(True)
+        champions.look = asyncio.Event().wait
+        await fresh(False)
 
 
 @pytest.mark.parametrize("error", [OSError("the volume is away"), CorruptArtifact("a damaged file")])
-def test_the_domains_are_those_of_the_last_listing_that_succeeded(error: Exception) -> None:
-    async def seen() -> None:
-        failed = threading.Semaphore(0)
+async def test_the_domains_are_those_of_the_last_listing_that_succeeded(error: Exception) -> None:
+    failed = threading.Semaphore(0)
 
-        def away() -> dict[str, int]:
-            failed.release()
-            raise error
+    def away() -> dict[str, int]:
+        failed.release()
+        raise error
 
-        champions = SimpleNamespace(read=lambda: {"default": 1, "news": 2})
-        service: Any = SimpleNamespace(domains_listed=None, champions=champions)
-        async with watched(watch_domains(service)):
-            await holds(lambda: service.domains_listed == 2)
-            champions.read = away
-            for _ in range(3):
-                await asyncio.to_thread(failed.acquire)
-            assert service.domains_listed == 2
-            champions.read = dict  # an emptied volume
-            await holds(lambda: service.domains_listed == 0)
-
-    asyncio.run(seen())
+    champions = SimpleNamespace(read=lambda: {"default": 1, "news": 2})
+    service: Any = SimpleNamespace(domains_listed=None, champions=champions)
+    async with watched(watch_domains(service)):
+        await holds(lambda: service.domains_listed == 2)
+        champions.read = away
+        for _ in range(3):
+            await asyncio.to_thread(failed.acquire)
+        assert service.domains_listed == 2
+        champions.read = dict  # an emptied volume
+        await holds(lambda: service.domains_listed == 0)

@@ -18,6 +18,7 @@ from isosim.threads import StoreCalls
 from tests.store.machines import Watched
 from tests.stores import domains_of, jobs_of
 
+pytestmark = pytest.mark.anyio
 TRACE: Any = SimpleNamespace(grant=SimpleNamespace(id="ann"), span=None)
 
 
@@ -55,59 +56,47 @@ class Site:
             return (await accept(self.service, TRACE, request, spool, [], key)).status_code
 
 
-def run(folder: Path, test: Callable[[Site], Any]) -> None:
-    async def within() -> None:
-        async with asyncio.timeout(20):
-            await test(Site(folder))
-
-    asyncio.run(within())
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
 
 
-def test_a_post_does_not_wait_for_the_upload_of_another_which_counts_as_queued(tmp_path: Path) -> None:
-    async def posts(site: Site) -> None:
-        slow = asyncio.create_task(site.post("slow"))
-        await asyncio.to_thread(site.begun.wait)
-        assert await site.post("fast") == 202
-        with pytest.raises(Overloaded, match="2 jobs are queued or running"):
-            await site.post("third")
-        site.may_end.set()
-        assert await slow == 202
-        assert len(site.jobs.index()) == 2
-        with pytest.raises(Overloaded, match="2 jobs are queued or running"):
-            await site.post("third")
-        assert sum(site.charged) == 198
-
-    run(tmp_path, posts)
+async def test_a_post_does_not_wait_for_the_upload_of_another_which_counts_as_queued(site: Site) -> None:
+    slow = asyncio.create_task(site.post("slow"))
+    await asyncio.to_thread(site.begun.wait, 20)
+    assert await site.post("fast") == 202
+    with pytest.raises(Overloaded, match="2 jobs are queued or running"):
+        await site.post("third")
+    site.may_end.set()
+    assert await slow == 202
+    assert len(site.jobs.index()) == 2
+    with pytest.raises(Overloaded, match="2 jobs are queued or running"):
+        await site.post("third")
+    assert sum(site.charged) == 198
 
 
-def test_a_caller_who_leaves_during_the_upload_is_charged_for_the_job(tmp_path: Path) -> None:
-    async def leaves(site: Site) -> None:
-        slow = asyncio.create_task(site.post("slow"))
-        await asyncio.to_thread(site.begun.wait)
-        slow.cancel()
-        await asyncio.sleep(0.1)
-        assert not slow.done()  # its spool is being read
-        site.may_end.set()
-        with pytest.raises(asyncio.CancelledError):
-            await slow
-        assert (len(site.jobs.index()), site.charged) == (1, [99])
-
-    run(tmp_path, leaves)
+async def test_a_caller_who_leaves_during_the_upload_is_charged_for_the_job(site: Site) -> None:
+    slow = asyncio.create_task(site.post("slow"))
+    await asyncio.to_thread(site.begun.wait, 20)
+    slow.cancel()
+    await asyncio.sleep(0.1)
+    assert not slow.done()  # its spool is being read
+    site.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    assert (len(site.jobs.index()), site.charged) == (1, [99])
 
 
-def test_what_makes_no_job_is_not_charged(tmp_path: Path) -> None:
+async def test_what_makes_no_job_is_not_charged(site: Site) -> None:
     def fail() -> None:
         raise OSError("the disk is full")
 
-    async def posts(site: Site) -> None:
-        site.may_end.set()
-        for _ in range(2):
-            assert await site.post("same", "1") == 202
-        assert sum(site.charged) == 99
-        site.begun.clear()
-        site.upload = fail
-        with pytest.raises(OSError, match="full"):
-            await site.post("slow")
-        assert (sum(site.charged), len(site.jobs.index())) == (99, 1)
-
-    run(tmp_path, posts)
+    site.may_end.set()
+    for _ in range(2):
+        assert await site.post("same", "1") == 202
+    assert sum(site.charged) == 99
+    site.begun.clear()
+    site.upload = fail
+    with pytest.raises(OSError, match="full"):
+        await site.post("slow")
+    assert (sum(site.charged), len(site.jobs.index())) == (99, 1)

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
-from tests.faults.jobs import running_job
 from tests.processes import PAIRS, Serve, Server, score, wait_until
 from tests.text import sentences
 
@@ -18,34 +16,15 @@ def posting(module_serve: Serve, module_store: Path) -> Server:
 
 
 def test_text_becomes_a_version_that_answers(posting: Server, module_store: Path) -> None:
-    store = module_store
     texts = sentences(600)
     job = posting.calibrate("told", [*texts, *texts[:50]], seed=3)
     assert (job["status"], job["version"], job["promoted"], job["progress"]) == ("succeeded", 1, True, 1.0), job
     report = job["report"]
     assert (report["posted"], report["sentences"], report["seed"]) == (650, 600, 3)
-    assert report.keys() >= {"method", "settings", "duration_seconds", "reference", "evidence"}
-    for when in ("before", "after"):
-        assert report[when].keys() == {"mean_random_cosine", "effective_rank"}
     answer = wait_until(lambda: score(posting, "told").json())
     assert answer["version"] == 1
-    assert answer["notices"] == []
     assert all(0 <= p <= 1 for p in answer["percentile"])
-    assert not [*store.glob("input/*"), *store.glob("open/*")]
-    files = [path for path in (*store.glob("domains/*"), *store.glob("versions/told/*/*")) if path.is_file()]
-    assert len(files) > 2
-    assert all(text not in path.read_text("latin-1") for path in files for text in texts[:20])
-
-
-def test_a_cancelled_job_leaves_nothing(posting: Server, module_store: Path) -> None:
-    job = running_job(posting, "gone")
-    answer = posting.client.delete(f"/calibrate/{job}")
-    assert answer.json()["status"] == "cancelled", answer.text
-    assert posting.client.delete(f"/calibrate/{job}").status_code == 409
-    assert posting.client.get("/domains/gone").status_code == 404
     assert not [*module_store.glob("input/*"), *module_store.glob("open/*")]
-    assert posting.calibrate("after", sentences(300))["status"] == "succeeded"
-    assert posting.client.get(f"/calibrate/{job}").json()["status"] == "cancelled"
 
 
 @pytest.mark.calibration
@@ -78,34 +57,21 @@ def test_jobs_are_listed_newest_first_without_their_reports(posting: Server) -> 
     assert jobs[0] == never | {"report": None}
     assert posting.client.get("/calibrate", params={"limit": 2}).json()["jobs"] == jobs[:2]
     assert posting.client.post("/similarity", json={"pairs": PAIRS, "domain": "careful"}).status_code == 409
-    assert posting.client.get("/domains/careful").json()["champion"] is None
-    assert posting.client.put("/domains/careful/champion", json={"version": 1}).json()["champion"] == 1
-    assert score(posting, "careful").json()["version"] == 1
 
 
 TABLE = [f"{number},2026-01-{1 + number % 28:02d},{text},open" for number, text in enumerate(sentences(300))]
 
 
-@pytest.mark.parametrize(
-    ("form", "query", "status"),
-    [("lines", "", 422), ("lines", "&force=true", 202), ("list", "", 202), ("ndjson", "", 202)],
-)
-def test_rows_of_a_table_are_refused_unless_they_are_meant_and_a_list_is_never_a_table(
-    tiny_server: Server, form: str, query: str, status: int
-) -> None:
-    if form == "list":
-        given: dict[str, Any] = {"json": {"domain": "rows", "texts": TABLE, "method": "sn"}}
-    else:
-        kind, content = ("text/plain", "\n".join(TABLE).encode())
-        if form == "ndjson":
-            kind, content = "application/x-ndjson", b"\n".join(map(orjson.dumps, TABLE))
-        given = {"content": content, "headers": {"content-type": kind}, "params": f"domain=rows&method=sn{query}"}
-    before = len(tiny_server.client.get("/calibrate").json()["jobs"])
-    answer = tiny_server.client.post("/calibrate", **given)
-    assert answer.status_code == status, answer.text
-    if status == 202:
-        tiny_server.client.delete(answer.headers["location"])
-        return
+def test_rows_of_a_table_are_refused_unless_they_are_meant_and_a_list_is_never_a_table(tiny_server: Server) -> None:
+    client = tiny_server.client
+    lines: dict[str, Any] = {"content": "\n".join(TABLE), "headers": {"content-type": "text/plain"}}
+    refused = client.post("/calibrate?domain=rows&method=sn", **lines)
+    assert refused.status_code == 422
     for word in ("look like a table", "split at ','", "format 'csv'", "column 3", "give force"):
-        assert word in answer.json()["error"]
-    assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == before
+        assert word in refused.json()["error"]
+    for answer in (
+        client.post("/calibrate?domain=rows&method=sn&force=true", **lines),
+        client.post("/calibrate", json={"domain": "rows", "texts": TABLE, "method": "sn"}),
+    ):
+        assert answer.status_code == 202, answer.text
+        client.delete(answer.headers["location"])

@@ -1,6 +1,5 @@
 """Other people's clients against a served default model; what they are tested for stands in tests/clients."""
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -21,7 +20,8 @@ from isosim.jobs.vector_files import NpyFile
 from isosim.scoring.similarity import normalized
 from tests.clients.environment import LOCAL_ONLY, PYTHON
 from tests.processes import Serve, environment
-from tests.stores import domains_of
+from tests.security.conftest import key_file
+from tests.stores import calibrate, domains_of
 
 ROOT = Path(__file__).parents[3]
 KEY = "a-key-for-the-clients"
@@ -57,9 +57,7 @@ def whiten(store: Path, data: Path, folder: Path) -> Path:
     """Adds the domain `whitened`, and returns a file of other sentences of the same kind."""
     texts = distinct(SOURCES[HOME](data), HOME, 5800, least=5800)
     (folder / "held-out.txt").write_text("\n".join(texts[5000:]) + "\n", encoding="utf-8")
-    artifact, domains = EncoderStore.at(store).find("minilm"), domains_of(store)
-    request = JobRequest("whitened", artifact.digest, artifact.id, method="whitening", promote="always")
-    calibrate_job(request, Posted(texts[:5000]), artifact, domains, lambda _, __: None, threads=1).publish(domains)
+    calibrate(store, EncoderStore.at(store).find("minilm"), "whitened", "whitening", texts[:5000])
     return folder / "held-out.txt"
 
 
@@ -68,8 +66,7 @@ def test_openai_huggingface_langchain_llama_index_cohere_triton_mteb_and_vector_
 ) -> None:
     """All of tests/clients, in the clients' own environment, on a server that wants a key (mteb sends none)."""
     assert PYTHON.is_file(), f"{PYTHON} is missing; make test-all installs the clients"
-    keys = tmp_path / "keys"
-    keys.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read domains=* clients\n")
+    keys = key_file(tmp_path, {KEY: "read clients"})
     copy = tmp_path / "store"
     shutil.copytree(minilm_store, copy)
     held_out = whiten(copy, data, tmp_path)

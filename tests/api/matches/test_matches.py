@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from isosim.jobs.matches import PREFIX
 from isosim.jobs.tables import open_table
 from tests.processes import Serve, Server, wait_until
-from tests.security.conftest import bearer, key_line
+from tests.security.conftest import bearer, key_file
 from tests.text import sentences
 
 KEYS = {
@@ -37,8 +36,7 @@ FILE = table(ROWS)
 
 @pytest.fixture(scope="module")
 def server(module_serve: Serve, module_store: Path) -> Server:
-    keys = module_store.parent / "keys"
-    keys.write_text("".join(key_line(key, rest) for key, rest in KEYS.items()))
+    keys = key_file(module_store.parent, KEYS)
     return module_serve(model_store=module_store, encoder="tiny", api_keys_file=keys)
 
 
@@ -109,11 +107,7 @@ def test_a_target_cuts_where_the_answer_says(server: Server, matched: dict[str, 
         assert "not judged" in state["answer"]["notices"][0]
     middle, bound = (get(server, f"{job}?fmr=0.01{more}").json()["answer"] for more in ("", "&confidence=0.95"))
     assert bound["similarity"] > middle["similarity"]
-    counts = matched["histogram"]
-    assert counts["edges"] == sorted(counts["edges"])
-    assert sum(counts["compared"]) == matched["pairs"]
-    assert min(counts["compared"][0], counts["compared"][-1]) > 0
-    assert sum(counts["matches"]) == sum(counts["others"]) == 0
+    assert sum(matched["histogram"]["compared"]) == matched["pairs"]
     low = get(server, f"{job}?similarity=-1").json()["answer"]
     assert low["passing"] == matched["candidates"]
     assert low["similarity"] == pytest.approx(matched["floor"], abs=1e-6)
@@ -212,18 +206,9 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     counts = state["histogram"]
     assert (sum(counts["matches"]), sum(counts["others"])) == (answer.json()["matches"], 60 - answer.json()["matches"])
     assert counts["matches"][-1] > 0  # capital letters do not lower a similarity
-    low, high = found["precision_interval"]
-    assert low <= found["precision"] <= high
     assert found["precision"] >= 0.9
     assert found["passing"] == len(rows_of(server, job, "precision=0.9")) - 1
     assert rows_of(server, job, "precision=0.9")[1:4] == rows_of(server, job, "precision=0.9&skip=1&at_most=3")
-    assert 0.5 < found["recall"] <= 1
-    assert found["expected_false"] == pytest.approx((1 - found["precision"]) * found["passing"], abs=0.01)
-    strict, middle = (get(server, f"{job}?precision=0.6{more}").json() for more in ("&confidence=0.95", ""))
-    if "answer" in strict:
-        assert strict["answer"]["similarity"] >= middle["answer"]["similarity"]
-    else:  # the bound is reached nowhere with so few judgements
-        assert re.search("; the highest is 0.[0-5][0-9]*, of .* or judge more pairs", strict["error"]), strict["error"]
     best, *_, worst = rows_of(server, job, "similarity=-1")[1:]
     assert (best["probability"] > 0.8, worst["probability"] < 0.2) == (True, True)
     judged = rows_of(server, job, "form=judged&similarity=1")
@@ -243,8 +228,11 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     notices = get(server, f"{job}?similarity=0.9").json()["answer"]["notices"]
     assert any("pairs were not chosen by whether they match" in notice for notice in notices)
     assert judge(server, job, [{"a": "another", "b": "text", "label": 1}]).json()["unknown"] == 1
-    for pair, label in ((matched["candidates"], 1), (0, 2), (-1, 1)):
+    for pair, label in ((matched["candidates"], 1), (0, 2)):
         assert judge(server, job, [{"pair": pair, "label": label}]).status_code == 422
+    wrong = judge(server, job, [{"pair": -1, "label": 1}])
+    assert wrong.status_code == 422
+    assert wrong.json()["error"].startswith("labels[0].pair: Input should be greater than or equal to 0")
 
 
 def judged_pairs_follow_their_judgement(server: Server, job: str, judged: list[dict[str, Any]]) -> None:
@@ -299,10 +287,6 @@ def test_searches_with_known_answers(server: Server) -> None:
     assert (checked["queries"], checked["with_match"], checked["gallery"]) == (100, 50, 100)
     assert checked["threshold"]["wrong"] <= 0.05
     assert checked["threshold"]["found"] == 1.0
-    wrong = [row["wrong"] for row in checked["table"]]
-    assert wrong == sorted(wrong)
-    bound = check(false_hit_rate=0.05, confidence=0.95).json()["threshold"]
-    assert bound is None or bound["similarity"] >= checked["threshold"]["similarity"]
     assert (checked["promised"] is None) == bool(checked["notices"])
     strictest = check(false_hit_rate=1e-6).json()
     assert (strictest["promised"], "promises nothing" in strictest["notices"][0]) == (None, True), strictest
@@ -322,7 +306,8 @@ def test_two_files_and_a_domain(server: Server, matched: dict[str, Any]) -> None
     assert found["files"] == ["a.csv", "b.csv"]
     few = get(server, f"{found['job']}?similarity=0.9").json()["answer"]["matched_rows"]
     some = [row["row_b"] for row in rows_of(server, found["job"], "form=best&similarity=0.9")]
-    assert (few[0], few[1] >= len({*some} - {None})) == (len([row for row in some if row is not None]), True)
+    assert few[0] == len(some) - some.count(None) <= len(some)
+    assert few[1] >= len({*some} - {None})
     response = get(server, f"{found['job']}/result?form=clusters")
     assert (response.status_code, "one file" in response.json()["error"]) == (422, True)
     target = {"fmr": 0.001}
@@ -350,29 +335,23 @@ def test_few_texts_get_the_scale_of_default(server: Server) -> None:
     assert (first["text_a"], first["text_b"], first["similarity"]) == (first["text_a"], first["text_a"], 1.0)
 
 
-def test_judgements_in_vain_say_so_and_the_most_alike_pairs_come_next(server: Server) -> None:
-    found = ended(server, server.client.post("/matches", json={"a": TEXTS[:40]}, headers=bearer(ANNA)))
-    job = found["job"]
+def test_judgements_in_vain_say_so(server: Server) -> None:
+    job = ended(server, server.client.post("/matches", json={"a": TEXTS[:40]}, headers=bearer(ANNA)))["job"]
     asked = get(server, f"{job}/label?count=20").json()["pairs"]
     judge(server, job, [{"pair": one["pair"], "label": 0} for one in asked]).raise_for_status()
     notices = get(server, job).json()["answer"]["notices"]
     assert notices[1:] == ["none of 20 judged pairs is a match: there seem to be few or none"]
     assert "0 of them matches; there seem to be few or none" in get(server, f"{job}?precision=0.9").json()["error"]
-    judged = {one["pair"] for one in asked}
-    following = [one["pair"] for one in get(server, f"{job}/label?count=5").json()["pairs"]]
-    assert sorted(following) == [pair for pair in range(100) if pair not in judged][:5]
 
 
 @pytest.mark.parametrize(
     ("files", "words"),
     [
         ({"b": FILE}, "has the file a"),
-        ({"a": FILE, "c": FILE}, "has the file a"),
         ({"a": FILE, "b": FILE, "c": FILE}, "Too many files"),
         ({"a": b""}, "empty"),
         ({"a": b"id,text\n1,Only one.\n"}, "one text was posted"),
         ({"a": FILE, "b": b"id,text\n1,\n2,\n3,\n"}, "file b: no row has a text"),
-        ({"a": b"\xff\xfe\0\0\1"}, "not"),
         ({"a": b"id,text\n" + b"1,a\n" * 200_001}, "more than 200,000 sentences were posted; match a part"),
         ({"a": b"id,text\n" + b"1,a\n" * 150_000, "b": b"id,text\n" + b"1,a\n" * 50_001}, "200,001 rows"),
     ],
@@ -397,12 +376,6 @@ def test_any_number_of_rows_may_be_left_out_or_asked_for(server: Server, matched
     assert rows_of(server, matched["job"], f"skip={huge}") == rows_of(server, matched["job"], f"skip={huge}&at_most=1")
     assert rows_of(server, matched["job"], f"at_most={huge}") == every
     assert rows_of(server, matched["job"], f"skip=2&at_most={2**63 - 1}") == every[2:]
-
-
-def test_a_faulty_judgement_is_named_by_its_place(server: Server, matched: dict[str, Any]) -> None:
-    response = judge(server, matched["job"], [{"pair": -1, "label": 1}])
-    assert response.status_code == 422
-    assert response.json()["error"].startswith("labels[0].pair: Input should be greater than or equal to 0")
 
 
 def test_two_equal_files_match_row_by_row_and_a_row_whose_only_match_is_its_copy_has_one(server: Server) -> None:

@@ -1,8 +1,9 @@
 """The store of results: a half-written result is not read, and an unused one is removed."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from isosim.jobs.job import Job, JobRequest, MatchInput, Status
 from isosim.jobs.matches import PREFIX, Found, MatchStore, Side, place_of
 from isosim.matching import candidates
 from isosim.scoring.calibration import DomainModel
-from isosim.store.blobs import Blobs, opened
+from isosim.store.blobs import Blobs
 from tests.core.scoring.references import MAP, REFERENCE
-from tests.store.conftest import in_memory
+from tests.store.machines import Watched
 
 ROWS = [[1, "a", ["x"]], [2, "b", ["y"]], [4, "a", [""]], [5, "c", ["z"]]]
 MODEL = DomainModel(REFERENCE, probability=MAP)
@@ -27,43 +28,25 @@ REQUEST = JobRequest("default", "d", "tiny", match=MatchInput("posted", (4,), ((
 JOB = Job("f" * 32, REQUEST, Status.SUCCEEDED, owner="anna", report={"candidates": len(FOUND.candidates.left)})
 
 
-@pytest.fixture(params=["folder", "memory"])
-def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
-    return in_memory() if request.param == "memory" else opened(str(tmp_path / "store"))
-
-
 @pytest.fixture
-def rows(tmp_path: Path) -> Path:
-    path = tmp_path / "rows"
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("posted") / "rows"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ROWS))
     return path
-
-
-class Cut:
-    """A store whose process dies at its `at`-th write."""
-
-    def __init__(self, blobs: Blobs, at: int) -> None:
-        self._blobs, self._left = blobs, at
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._blobs, name)
-        return self._dying(found) if name in ("write", "upload") else found
-
-    def _dying(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._left -= 1
-            if self._left < 0:
-                raise KeyboardInterrupt
-            return write(*args, **kwargs)
-
-        return call
 
 
 def cuts(blobs: Blobs, rows: Path) -> Iterator[int]:
     """Publishes with a death at each write, until a publication needs no more."""
     for at in range(20):
+        writes = count()
+
+        def dies(operation: str, *_: object) -> None:
+            if operation in ("write", "upload") and next(writes) == at:  # noqa: B023
+                raise KeyboardInterrupt
+
         try:
-            MatchStore(Cut(blobs, at), 60).publish(JOB, [rows], FOUND, MODEL, UNIT)
+            store: Any = Watched(blobs, dies)
+            MatchStore(store, 60).publish(JOB, [rows], FOUND, MODEL, UNIT)
         except KeyboardInterrupt:
             yield at
         else:

@@ -52,16 +52,10 @@ def threshold(server: Server, domain: str, **query: Any) -> Any:
 
 
 def test_a_search_has_thresholds_of_its_own_and_its_candidates_have_rates(server: Server) -> None:
-    asked = [threshold(server, "plain", false_hit_rate=0.05, gallery=gallery) for gallery in (1, 100, 100_000)]
-    assert [response.status_code for response in asked] == [200] * 3
-    found = [response.json() for response in asked]
-    assert found[0]["target"] == {"false_hit_rate": 0.05, "gallery": 1}
+    found = [threshold(server, "plain", false_hit_rate=0.05, gallery=size).json() for size in (1, 100, 100_000)]
     similarities = [advice["similarity"] for advice in found]
     assert similarities == sorted(similarities)
     assert [advice["extrapolated"] for advice in found] == [False, False, True]
-    assert all(advice["interval"][0] <= advice["similarity"] <= advice["interval"][1] for advice in found)
-    assert threshold(server, "plain", false_hit_rate=0.05, gallery=100, space="raw").json()["space"] == "raw"
-
     body = {"query": TEXTS[0], "texts": TEXTS[:20], "domain": "plain", "gallery": 100}
     assert server.client.post("/rerank", json=body | {"domain": "default"}).status_code == 409
     ranks = server.client.post("/rerank", json=body).json()
@@ -72,8 +66,6 @@ def test_a_search_has_thresholds_of_its_own_and_its_candidates_have_rates(server
     documents = {"query": TEXTS[0], "documents": TEXTS[:20], "model": "isosim/plain", "gallery": 100}
     results = server.client.post("/v2/rerank", json=documents).json()["results"]
     assert [one["false_hit_rate"] for one in results] == rates
-    del body["gallery"]
-    assert all(set(rank) == {"index", "score"} for rank in server.client.post("/rerank", json=body).json())
 
 
 @pytest.mark.parametrize(
@@ -84,7 +76,6 @@ def test_a_search_has_thresholds_of_its_own_and_its_candidates_have_rates(server
         ("graded", {"precision": 0.7}, 422, "grades"),
         ("plain", {"precision": 0.7}, 409, "no labels"),
         ("default", {"fmr": 0.01}, 409, "no reference"),
-        ("default", {"false_hit_rate": 0.05, "gallery": 100}, 409, "no reference"),
         ("plain", {"fmr": 0.01, "unit": "l2"}, 422, "raw if it holds vectors of isosim/plain:raw"),
     ],
 )
@@ -93,12 +84,6 @@ def test_a_threshold_that_cannot_be_given_is_refused(
 ) -> None:
     answer = threshold(server, domain, **query)
     assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
-
-
-def test_grades_give_mean_grades(server: Server) -> None:
-    answer = score(server, OWN, domain="graded")
-    assert any(notice.startswith("probability_is_mean_grade:0-5") for notice in answer["notices"])
-    assert all(0 <= value <= 1 for value in answer["probability"])
 
 
 def test_labels_for_a_version_make_a_new_one_on_the_same_scale(server: Server) -> None:
@@ -122,10 +107,7 @@ MORE = labels(30)
         ("plain", labels(19), 422, "at least 20", "at least 20"),
         ("plain", [*MORE, ["a", "b", 2], ["a", "c", 0.5]], 422, "2 of 32 are neither 0 nor 1", "2 in line 31"),
         ("plain", [*MORE, ["", "b", 1]], 400, "labels[30]", "line 31"),
-        ("plain", [*MORE, ["a", "b"]], 422, "labels[30]", "line 31"),
         ("plain", [*MORE, ["a", "b", "yes"]], 422, "labels[30]", "line 31: label"),
-        ("plain", [*MORE, ["a", "b", 1, 0]], 422, "labels[30]", "line 31"),
-        ("plain", [*MORE, ["a", 5, 1]], 422, "labels[30]", "line 31: b"),
         ("nowhere", labels(20), 404, "nowhere", "nowhere"),
         ("default", labels(20), 409, "no reference", "no reference"),
     ],
@@ -182,12 +164,8 @@ def test_ndjson_takes_labelled_pairs_between_sentences(server: Server) -> None:
     assert "weighted" not in job["report"]["labels"]  # all have the same
     bad = server.client.post(path, content=orjson.dumps({"a": "x", "b": "y", "label": "often"}), headers=LINES)
     assert (bad.status_code, "line 1" in bad.json()["error"]) == (422, True)
-    lines[310]["label"] = 2
-    graded = b"\n".join(map(orjson.dumps, lines))
-    refused = server.client.post(path, content=graded, headers=LINES)
-    assert (refused.status_code, "1 of 40 is neither 0 nor 1: 2 in line 311" in refused.text) == (422, True)
-    taken = server.client.post(f"{path}&kind=grades&promote=never", content=graded, headers=LINES)
-    assert server.wait_for(taken.json()["job"])["report"]["labels"]["graded"]
+    grades = score(server, OWN, domain="graded")
+    assert any(notice.startswith("probability_is_mean_grade:0-5") for notice in grades["notices"])
 
 
 def test_text_of_another_kind_is_flagged_and_own_text_is_not(server: Server) -> None:

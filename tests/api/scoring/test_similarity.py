@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.processes import Server
 from tests.text import sentences
@@ -16,21 +15,6 @@ def similarity(server: Server, pairs: list[list[str]], **fields: object) -> dict
     assert response.status_code == 200, response.text
     answer: dict[str, list[float]] = response.json()
     return answer
-
-
-def test_every_column_has_one_entry_a_pair_and_identity_without_a_reference_leaves_the_cosine(
-    tiny_server: Server,
-) -> None:
-    answer = similarity(tiny_server, [*PAIRS, ["the garden gate"] * 2, ["short", "the garden gate " * 30]])
-    assert [len(answer[name]) for name in ("cosine", "similarity", "flags")] == [5, 5, 5]
-    assert [answer[name] for name in ("domain", "version", "method")] == ["default", 0, "identity"]
-    assert answer["similarity"] == answer["cosine"]
-    assert [answer[name] for name in ("percentile", "extrapolated", "probability")] == [None] * 3
-    assert answer["notices"] == ["no_reference"]
-    assert answer["similarity"][3] == pytest.approx(1, abs=1e-6)
-    assert answer["flags"][3:] == [{"a": [], "b": []}, {"a": [], "b": ["truncated"]}]
-    for name in ("default@champion", "default@0"):
-        assert similarity(tiny_server, PAIRS, domain=name) == similarity(tiny_server, PAIRS)
 
 
 def test_a_score_does_not_depend_on_what_shares_its_batch(tiny_server: Server) -> None:
@@ -58,18 +42,10 @@ def test_every_score_says_where_it_came_from(tiny_server: Server) -> None:
     assert response.headers["x-request-id"] == "mine-1"
     for name in ("total", "tokenization", "queue", "inference"):
         assert float(response.headers[f"x-{name}-time"]) >= 0
+    for name in ("default@champion", "default@0"):
+        assert similarity(tiny_server, PAIRS, domain=name) == similarity(tiny_server, PAIRS)
     hostile = tiny_server.client.get("/livez", headers={"x-request-id": "a b\tc"})
     assert hostile.headers["x-request-id"] != "a b\tc"
-
-
-def test_tei_body_gives_a_bare_list(tiny_server: Server) -> None:
-    inputs = {"source_sentence": "the garden gate", "sentences": ["a wooden boat", "the garden gate"]}
-    response = tiny_server.client.post("/similarity", json={"inputs": inputs, "options": {"wait": True}})
-    scores = response.json()
-    assert scores[1] == pytest.approx(1, abs=1e-6)
-    assert response.headers["x-isosim-ignored"] == "options"
-    pairs = [["the garden gate", "a wooden boat"], ["the garden gate", "the garden gate"]]
-    np.testing.assert_allclose(scores, similarity(tiny_server, pairs)["similarity"], atol=1e-5)
 
 
 def test_a_limit_counts_characters_whatever_their_bytes(tiny_server: Server) -> None:
