@@ -144,7 +144,9 @@ class Scale:
     def requests(self, what: Callable[[], object]) -> Counter[str]:
         before = self.counts[:]
         what()
-        return Counter({kind: now - at for kind, at, now in zip(KINDS, before, self.counts[:], strict=True) if now > at})
+        return Counter(
+            {kind: now - at for kind, at, now in zip(KINDS, before, self.counts[:], strict=True) if now > at}
+        )
 
     def during(self, what: str, jobs: int) -> None:
         """Measures requests a second while so many more jobs run."""
