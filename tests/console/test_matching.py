@@ -148,7 +148,7 @@ def nothing_is_said_of_another_target(analyst: Analyst, site: Site, job: str) ->
     analyst.sees("Give a number from −1 to 1.")
     assert analyst.page.locator(".tile.stale").count() == 1
     analyst.fills("Wanted", "-1")
-    analyst.sees(re.compile("pairs as alike are left out: judged different"))
+    analyst.sees(re.compile("that were judged different are left out"))
     analyst.fills("Wanted", "0.99")
     wait_until(lambda: f"{site.get(f'/matches/{job}?similarity=0.99')['answer']['passing']} pairs" in tile(analyst))
 
@@ -349,7 +349,7 @@ def test_a_wrong_judgement_is_changed_in_the_list(visit: Visit, site: Site) -> N
     wait_until(lambda: chip.count() == 0)  # it is left out
     assert labels() == before | {same: 0}
     out = site.get(f"/matches/{job}?similarity=0.5")["answer"]["left_out"]
-    assert f"{out} pair{'s' * (out > 1)} as alike" in tile(analyst)
+    assert f"{out} pair{'s' * (out > 1)} that w" in tile(analyst)
     analyst.chooses("Show", "judged")
     chip.select_option("1")
     wait_until(lambda: labels() == before)

@@ -184,6 +184,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       picture.show(whole.histogram, state.answer);
       await list(mine, whole);
       if (mine !== state.latest) return;
+      state.failed = false;
       stale(false);
       hold.hidden = !(save.disabled = !state.asked);
       own.textContent = state.answer ? ownOf(state.answer) : "";
@@ -191,6 +192,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       if (use) use.disabled = whole.judged < context.server.fewest_labels;
     } catch (error) {
       if (signal.aborted || mine !== state.latest || lost(error)) return;
+      state.failed = true;
       tile.replaceChildren(alertBox("The answer could not be read", error, read));
     }
   }
@@ -206,11 +208,12 @@ function resultOf(match, [wantedKind, wantedValue], context) {
 
   const judgedRows = () => rowsOf({ form: "judged", at_most: Math.max(MOST_JUDGED, state.shown) });
 
-  /** Reads everything again if pairs were judged in another tab or by someone else. */
+  /** Reads everything again if pairs were judged in another tab or by someone else, or if it could not be read. */
   async function look() {
     if (document.hidden || signal.aborted) return;
     try {
-      if (judge.seen() !== judge.print(await judgedRows())) read();
+      const rows = await judgedRows();
+      if (state.failed || judge.seen() !== judge.print(rows)) read();
     } catch (error) {
       if (!signal.aborted) lost(error); // without an answer, the next look tells
     }
@@ -246,7 +249,8 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     const [word, colour] = sure ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
     return [
       h("p", { class: "big" }, h("strong", {}, counted(passing, "pair")), " ", badge(word, colour)),
-      known ? h("p", {}, `${confirmed ? `${count(confirmed)} of them ${confirmed === 1 ? "is" : "are"} judged the same. Of the other ${count(passing - confirmed)}, about` : "About"} ${count(Math.round(wrong))} are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): in all, ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}). They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the ${counted(match.candidates, "most alike pair")}${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)} lower. From ${counted(judged, "judgement")}.`)
+      known && h("p", {}, `${confirmed ? `${count(confirmed)} of them ${confirmed === 1 ? "is" : "are"} judged the same. Of the other ${count(passing - confirmed)}, about` : "About"} ${count(Math.round(wrong))} are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): in all, ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}).`),
+      known ? h("p", {}, `They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the ${counted(match.candidates, "most alike pair")}${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)} lower. From ${counted(judged, "judgement")}.`)
         : h("p", {}, `Not judged${judged ? " enough" : ""}: how many of these pairs are right is unknown.`),
       h("p", {}, `Similarity from ${score(answer.similarity, 2)} on. ${ownOf(answer)}`),
       before && !sure && h("p", { class: "verdict warn" }, "This was sure before: the last judgements differ from what the earlier ones let expect."),
@@ -307,12 +311,19 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     return choice;
   }
 
-  const store = (what, type, asked, control) => attempt({ signal, refused: lost }, "Nothing was downloaded", async () => {
+  /** Downloads what holds now, which may be other than what the page has read. */
+  async function store(what, type, asked, control) {
+    await attempt({ signal, refused: lost }, "Nothing was downloaded", () => fetched(what, type, asked), control, "Fetching…");
+    save.disabled = !state.asked || tile.classList.contains("stale");
+    look();
+  }
+
+  async function fetched(what, type, asked) {
     const content = await download("GET", `${where}/result?${new URLSearchParams({ ...asked, form: what, format: type })}`, { signal });
     const address = URL.createObjectURL(content);
     h("a", { href: address, download: `${nameOf(match).replace(/\.[^. ]*$/, "")} ${what === "judged" ? "labels" : what}.${type}` }).click();
     setTimeout(() => URL.revokeObjectURL(address), 0);
-  }, control, "Fetching…");
+  }
 
   /** The judged pairs become labels of the domain whose scale this match has. */
   const useLabels = () => attempt(context, `The labels were not given to ${domain}`, async () => {
@@ -335,12 +346,12 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     h("section", { class: "card", "aria-labelledby": "answer" }, h("h2", { id: "answer" }, "What passes"),
       h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared, started ${dated(match.created)}.`),
       picture.element, h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile),
-    h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), field("Show", shown, "A judgement in the list can be changed; it counts at once."), lead, pairs),
     h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),
       h("div", { class: "row" }, field("Content", form, ""), field("Format", format, ""), h("div", { class: "buttons" }, save)), hold, own,
       h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels can be used again with other files."),
       h("div", { class: "buttons" }, saveLabels, use, button("Delete this match", async () => { if (await removeMatch(match, context)) location.hash = "#/"; }, { class: "danger quiet" })),
       use && h("p", { class: "muted small" }, `From ${context.server.fewest_labels} judged pairs on, ${domain} can take them: a new version with these labels is made, in place of earlier labels.`)),
+    h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), field("Show", shown, "A judgement in the list can be changed; it counts at once."), lead, pairs),
   ];
 }
 
@@ -353,8 +364,8 @@ function missedOf({ passing, expected_false: wrong, recall, recall_interval: rec
 
 /** Which judged pairs the threshold does not decide. */
 function ownOf({ left_out: out, confirmed_below: below }) {
-  return [out && `${counted(out, "pair")} as alike ${out === 1 ? "is" : "are"} left out: judged different.`,
-    below && `${counted(below, "pair")} less alike ${below === 1 ? "is" : "are"} in: judged the same.`].filter(Boolean).join(" ");
+  return [out && `${counted(out, "pair")} that ${out === 1 ? "was judged different is" : "were judged different are"} left out.`,
+    below && `${counted(below, "less alike pair")} that ${below === 1 ? "was judged the same is" : "were judged the same are"} in.`].filter(Boolean).join(" ");
 }
 
 const widthOf = ({ precision_interval: interval }) => (interval ? interval[1] - interval[0] : 1);
