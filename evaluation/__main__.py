@@ -41,6 +41,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "probabilities": labels.probabilities,
     "recall": labels.recall,
     "pair-features": pair_features.learnt,
+    "pair-precisions": pair_features.precisions,
     "pair-flags": pair_features.flags,
     "matches": matches.matches,
     "match-candidates": matches.match_candidates,

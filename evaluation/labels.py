@@ -107,7 +107,7 @@ def recall(bench: Bench, draws: int = 200) -> Iterator[Row]:
                 seen = np.random.default_rng(draw).choice(len(place), labels, replace=False, p=chances / chances.sum())
                 learnt, _ = probability.fit(similarities[seen], made.scale, gold[seen], draw, 1 / chances[seen])
                 for at, precision in enumerate(learnt.precisions.tolist()):
-                    above = similarities >= learnt.similarities[at]
+                    above = similarities >= learnt.thresholds[at]
                     for figure, truth, low, high in (
                         ("recall", gold[above].sum() / gold.sum(), learnt.recall_low[at], learnt.recall_high[at]),
                         ("precision", gold[above].mean(), learnt.precision_low[at], learnt.precision_high[at]),

@@ -15,6 +15,7 @@ from isosim.fitting import pair_map, probability
 from isosim.jobs.labelled_pairs import Pairs, read_pairs
 from isosim.scoring.pair_features import FLAGS, PairFeatures, pair_features
 from isosim.scoring.probability import evidence
+from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import cosine
 
 # Set -> its files, and the lowest grade of a match
@@ -42,15 +43,8 @@ def learnt(bench: Bench, draws: int = 30) -> Iterator[Row]:
     """
     changes: dict[int, list[float]] = {}
     for name in SETS:
-        pairs, gold = read(bench, name)
-        own = PairVectors.from_pairs(pairs, bench.encoder)
-        rng = np.random.default_rng(0)
-        texts = [list(own.row)[row] for row in rng.permutation(len(own.row))[:DOMAIN]]
-        vectors = own.vectors[[own.row[text] for text in texts]]
-        made = calibrated(texts, vectors, bench.encoder.vectors, rng)
-        similarity = cosine(made.fitted(own.left), made.fitted(own.right))
-        rates = made.scale.false_match_rate(similarity)
-        features = pair_features(zip(pairs.left, pairs.right, strict=True))
+        gold, similarity, scale, features = scored(bench, name)
+        rates = scale.false_match_rate(similarity)
         x = evidence(rates)
         for count in LABELS:
             found = []
@@ -77,6 +71,51 @@ def learnt(bench: Bench, draws: int = 30) -> Iterator[Row]:
             }  # fmt: skip
     mean = float(np.mean(changes[300]))
     yield {"set": "mean", "labels": 300, "change": mean, "kept": mean >= BARS["mean at 300"]}
+
+
+def scored(bench: Bench, name: str) -> tuple[Doubles, Doubles, ReferenceDistribution, Doubles]:
+    """Whether each pair of a set is a match, its similarity, the scale of the calibrated domain, and its features."""
+    pairs, gold = read(bench, name)
+    own = PairVectors.from_pairs(pairs, bench.encoder)
+    rng = np.random.default_rng(0)
+    texts = [list(own.row)[row] for row in rng.permutation(len(own.row))[:DOMAIN]]
+    made = calibrated(texts, own.vectors[[own.row[text] for text in texts]], bench.encoder.vectors, rng)
+    similarity = cosine(made.fitted(own.left), made.fitted(own.right)).astype(np.float64)
+    return gold, similarity, made.scale, pair_features(zip(pairs.left, pairs.right, strict=True))
+
+
+def precisions(bench: Bench, draws: int = 30) -> Iterator[Row]:
+    """Precision and recall on unseen pairs at thresholds for a precision: a similarity, and with texts a probability.
+
+    Only draws in which the map with features is used and both reach the precision.
+    """
+    for name in SETS:
+        gold, similarity, scale, features = scored(bench, name)
+        rates = scale.false_match_rate(similarity)
+        for count in (300, 1000):
+            found: dict[float, list[list[float]]] = {precision: [] for precision in (0.8, 0.9)}
+            for rng, seen, rest in random_splits(len(gold), count, draws):
+                others, seed = rest[:UNSEEN], int(rng.integers(2**31))
+                labelled = probability.LabelledScores.build(similarity[seen], gold[seen])
+                better, _ = pair_map.fit(labelled, evidence(rates[seen]), features[seen], seed)
+                if better is None:
+                    continue
+                alone, _ = probability.fit(similarity[seen], scale, gold[seen], seed)
+                served = better.probability(rates[others], features[others])
+                for precision, rows in found.items():
+                    if min(alone.precisions.max(initial=0), better.curve.precisions.max(initial=0)) >= precision:
+                        row: list[float] = []
+                        for scores, learnt in ((similarity[others], alone), (served, better.curve)):
+                            passing = scores >= learnt.precision_threshold(precision)[0]
+                            right = gold[others][passing].sum()
+                            observed, (low, high) = right / passing.sum(), learnt.precision_interval(precision)
+                            row += [observed, right / gold[others].sum(), low <= observed <= high]
+                        rows.append(row)
+            for precision, rows in found.items():
+                means = np.mean(rows, 0).tolist() if rows else [np.nan] * 6
+                names = ("precision", "recall", "inside its interval", "with texts", "its recall", "its inside")
+                yield {"set": name, "labels": count, "target": precision, "draws": len(rows),
+                       **dict(zip(names, means, strict=True))}  # fmt: skip
 
 
 def figures(ranks: Doubles, chances: Doubles, gold: Doubles) -> tuple[float, float, float]:

@@ -83,7 +83,7 @@ def test_a_precision_is_searched_by_its_own_threshold_however_rare_that_is(vecto
     rare = 0.99999
     levels = np.array([0.5, 0.9])
     taught = replace(
-        MAP, precisions=levels, similarities=np.full(2, rare), interval_low=np.full(2, rare - 0.01),
+        MAP, precisions=levels, thresholds=np.full(2, rare), interval_low=np.full(2, rare - 0.01),
         interval_high=np.ones(2), recalls=np.full(2, 0.4), recall_low=np.full(2, 0.3), recall_high=np.full(2, 0.5),
         precision_low=levels - 0.2, precision_high=levels + 0.05,
     )  # fmt: skip

@@ -80,6 +80,9 @@ class Detail:
     # Whether each text has a number that the other lacks, and whether only one has a negation. None for vectors.
     numbers_differ: tuple[bool, ...] | None = None
     negation_differs: tuple[bool, ...] | None = None
+    # For each pair, how far each feature of its words moves the logit of the probability's evidence; above 0, towards a
+    # match. None for vectors, and if the version did not learn from words.
+    words: tuple[dict[str, float], ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +93,8 @@ class NamedThreshold:
     target: dict[str, float] = field(default_factory=dict)
     # Pairs with at least this similarity match. None if the version cannot reach the target.
     similarity: float | None = None
+    # If not None, pairs with at least this probability match instead: the version learnt from the words of pairs.
+    probability: float | None = None
     version: int  # version that scored the pairs
 
 
@@ -416,6 +421,17 @@ class Domain(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ThresholdWithTexts(Answer):
+    """The probability at or above which pairs of texts match. Intervals: 95 %."""
+
+    probability: float
+    interval: Interval
+    recall: float
+    recall_interval: Interval
+    precision_interval: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
 class Threshold(Answer):
     """The similarity at or above which pairs match, for a wanted false-match rate, false-hit rate or precision."""
 
@@ -452,6 +468,9 @@ class Threshold(Answer):
     precision_interval: Interval | None = None
     """with precision: 95 % interval of the precision at this similarity; target.precision is the estimate. The interval
     is not symmetric. It is wide if few labelled pairs reach the similarity"""
+    with_texts: ThresholdWithTexts | None = None
+    """with precision, if the version learnt from the words of labelled pairs: what decides for pairs of texts. The
+    similarity is then for callers with vectors or cosines. null: the similarity decides for all pairs"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -462,6 +481,8 @@ class SavedThreshold(Answer):
     target: dict[str, float] = field(default_factory=dict)
     similarity: float | None = None
     """lowest similarity that counts as a match; null if the version cannot reach the target"""
+    probability: float | None = None
+    """if not null, pairs of texts match from this probability, whatever their similarity"""
     interval: Interval | None = None
     """95 % interval of the similarity; null if the similarity is null"""
     extrapolated: bool | None = None

@@ -34,10 +34,10 @@ def largest_shapes(dim: int) -> dict[str, Shapes]:
     reference: Shapes = dict.fromkeys(("similarities", "logits", "tied", "tied_rates"), points)
     reference |= dict.fromkeys(("levels", "low", "high", "relative_error"), levels)
     reference |= dict.fromkeys(("shape", "scale", "tail_error", "sentences", "pairs"), ())
-    columns = ("precisions", "similarities", "interval_low", "interval_high", "recalls", "recall_low", "recall_high")
+    columns = ("precisions", "thresholds", "interval_low", "interval_high", "recalls", "recall_low", "recall_high")
     probability: Shapes = dict.fromkeys((*columns, "precision_low", "precision_high", "knots", "logits"), points)
     probability |= dict.fromkeys(("clip", "low", "high", "graded", "pairs"), ())
-    pair_map: Shapes = {"centre": levels, "moves": levels, "knots": points, "logits": points, "clip": ()}
+    pair_map: Shapes = {"centre": levels, "moves": levels, **probability}
     table: Shapes = {"rates": points, "galleries": levels, "queries": (), "entries": ()}
     table |= dict.fromkeys(("hits", "errors"), (LEVELS, POINTS))
     test: Shapes = {

@@ -4,6 +4,9 @@ A penalized logistic regression says how far each feature moves the evidence; a 
 gives the probability. The map is used only if it predicts held-out labels better than the similarity alone.
 """
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 from scipy.special import expit, logit
 
@@ -11,6 +14,7 @@ from isosim.arrays import Doubles
 from isosim.fitting import probability
 from isosim.fitting.probability import Comparison, Curve, LabelledScores
 from isosim.scoring.pair_features import PairMap
+from isosim.scoring.probability import read_curve
 
 FEWEST = 100  # labels, below which the similarity alone gives the probability
 # Prior means and standard deviations of the logit's slope along the evidence, and of its change per unit of each
@@ -40,8 +44,12 @@ def fit(pairs: LabelledScores, x: Doubles, features: Doubles, seed: int) -> tupl
     if not compared.rival_loss - compared.loss > SURE * compared.standard_error:
         return None, compared
     move, moved, curve = moved_curve(x, features, targets, local)
-    knots, logits = probability.knots_of(curve, moved)
-    return PairMap(features.mean(0), move, knots, logits, probability.least_probability(len(x))), compared
+    learnt = probability.stored(pairs, moved, curve)
+    # The thresholds of the table are probabilities as they are served, which come from the stored curve.
+    served = partial(read_curve, knots=learnt.knots, logits=learnt.logits, clip=learnt.clip)
+    by_probability = replace(pairs, similarities=served(moved))
+    learnt = probability.with_precisions(learnt, by_probability, moved, served, np.random.default_rng(seed))
+    return PairMap(features.mean(0), move, learnt), compared
 
 
 def moved_curve(x: Doubles, features: Doubles, targets: Doubles, weights: Doubles) -> tuple[Doubles, Doubles, Curve]:

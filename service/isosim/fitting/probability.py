@@ -221,8 +221,10 @@ def precision_thresholds(
     return thresholds
 
 
-def precision_table(pairs: LabelledScores, x: Doubles, curve: Curve, rng: np.random.Generator) -> dict[str, Doubles]:
-    """Thresholds and recalls for the precisions that the pairs reach, and 95 % intervals of all three.
+def with_precisions(
+    learnt: ProbabilityMap, pairs: LabelledScores, x: Doubles, curve: Curve, rng: np.random.Generator
+) -> ProbabilityMap:
+    """Adds thresholds and recalls for the precisions that the pairs reach, and 95 % intervals of all three.
 
     The intervals of the thresholds come from a bootstrap over pairs, with a curve fitted to every sample. If a sample
     does not reach a precision, the highest similarity counts as the threshold. x: (M,).
@@ -240,19 +242,21 @@ def precision_table(pairs: LabelledScores, x: Doubles, curve: Curve, rng: np.ran
         again = bending_line(x, targets, counts * local)
         draws[draw] = precision_thresholds(similarities, again(x), counts * own, counts)[reached]
     low, high = np.quantile(np.where(np.isnan(draws), similarities[0], draws), [TAIL, 1 - TAIL], axis=0)
-    return {
-        "precisions": LEVELS[reached],
-        "similarities": centre[reached],
-        "interval_low": np.minimum(low, centre[reached]),
-        "interval_high": np.maximum(high, centre[reached]),
+    return replace(
+        learnt,
+        precisions=LEVELS[reached],
+        thresholds=centre[reached],
+        interval_low=np.minimum(low, centre[reached]),
+        interval_high=np.maximum(high, centre[reached]),
         **counted._asdict(),
-    }
+    )
 
 
-def empty_table() -> dict[str, Doubles]:
-    """The table for grades, which have no precisions."""
-    intervals = [f"{name}_{end}" for name in ("interval", "recall", "precision") for end in ("low", "high")]
-    return dict.fromkeys(("precisions", "similarities", "recalls", *intervals), np.empty(0))
+def stored(pairs: LabelledScores, x: Doubles, curve: Curve) -> ProbabilityMap:
+    """The map of a curve along x (M,), as it is stored; without thresholds by precision, which grades have not."""
+    knots, logits = knots_of(curve, x)
+    scale = pairs.low, pairs.high, pairs.graded
+    return ProbabilityMap(knots, logits, least_probability(len(x)), *scale, len(x), *[np.empty(0)] * 9)
 
 
 @dataclass(frozen=True)
@@ -389,10 +393,9 @@ def fit(
     local = within_scores(x, pairs.weights)
     curve = bending_line(x, pairs.targets, local)
     held_out = out_of_fold(x, pairs.targets, local, rng)
-    table = empty_table() if pairs.graded else precision_table(pairs, x, curve, rng)
-    knots, logits = knots_of(curve, x)
-    clip = least_probability(len(x))
-    learnt = ProbabilityMap(knots, logits, clip, pairs.low, pairs.high, pairs.graded, pairs=len(x), **table)
+    learnt = stored(pairs, x, curve)
+    if not graded:
+        learnt = with_precisions(learnt, pairs, x, curve, rng)
     facts = report(pairs, held_out)
     if rival is not None and rival.graded == graded:
         facts = replace(facts, compared=compare(pairs, held_out, rival.probability(rates)))

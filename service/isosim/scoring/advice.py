@@ -15,6 +15,8 @@ from isosim.errors import Action, Conflict, InvalidInput, NotFound
 from isosim.scoring.calibration import Calibration, DomainModel
 from isosim.scoring.false_hits import MOST_BEYOND, FalseHitTable
 from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
+from isosim.scoring.pair_features import PairMap
+from isosim.scoring.probability import ProbabilityMap
 from isosim.scoring.reference import TOLERANCE, ReferenceDistribution
 from isosim.scoring.similarity import Scores
 
@@ -210,10 +212,27 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
     facts: dict[str, Any] = {}
     if model.reference is not None:
         facts["false_match_rate"] = float(model.reference.false_match_rate(np.array([similarity]))[0])
-    recall, *interval = labelled.recall(precision)
-    facts |= {"recall": recall, "recall_interval": interval}
-    facts["precision_interval"] = [*labelled.precision_interval(precision)]
+    facts |= shares(labelled, precision)
+    if model.pair_map is not None:
+        facts["with_texts"] = for_texts(model.pair_map, precision)
     return Advice({"precision": precision}, similarity, (low, high), labelled.pairs, extrapolated=False, facts=facts)
+
+
+def for_texts(pair_map: PairMap, precision: float) -> dict[str, Any] | None:
+    """The probability that reaches a precision, for pairs whose texts are known; None: the similarity decides for these
+    too, because the probabilities reach no such precision."""
+    try:
+        probability, *interval = pair_map.curve.precision_threshold(precision)
+    except ValueError:
+        return None
+    return {"probability": probability, "interval": interval, **shares(pair_map.curve, precision)}
+
+
+def shares(labelled: ProbabilityMap, precision: float) -> dict[str, Any]:
+    """Recall at a precision's threshold, and the 95 % intervals of recall and precision."""
+    recall, *interval = labelled.recall(precision)
+    interval_of_precision = [*labelled.precision_interval(precision)]
+    return {"recall": recall, "recall_interval": interval, "precision_interval": interval_of_precision}
 
 
 TABLE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)  # precisions that get a row in `operating_points`
@@ -252,10 +271,12 @@ class DecisionThreshold:
     """Decides whether a pair matches, for one version and one target.
 
     A pair matches if its similarity is at least `similarity`, which is None if the version cannot reach the target.
+    With a `pair_map` and a precision, a pair of texts matches if its probability is at least `probability`.
     """
 
     target: Target
     similarity: float | None = None  # exact in float32, as the similarities in responses are
+    probability: float | None = None  # for pairs of texts; None: `similarity` decides
     interval: tuple[float, float] | None = None  # 95 % interval of the similarity
     extrapolated: bool | None = None
     notice: str | None = None  # if `similarity` is None: the reason
@@ -264,11 +285,17 @@ class DecisionThreshold:
     def reached(self) -> bool:
         return self.similarity is not None
 
-    def matches(self, scores: Scores) -> npt.NDArray[np.bool_] | None:
-        """Whether each pair matches (P,); None if the target is not reached. Unreadable texts never match."""
+    def matches(self, scores: Scores, *, texts: bool = False) -> npt.NDArray[np.bool_] | None:
+        """Whether each pair matches (P,); None if the target is not reached. Unreadable texts never match.
+
+        Args:
+            texts: the probabilities are of pairs whose texts are known.
+        """
         if self.similarity is None:
             return None
         passing: npt.NDArray[np.bool_] = scores.similarity >= np.float32(self.similarity)
+        if texts and self.probability is not None and scores.probability is not None:
+            passing = scores.probability >= self.probability
         return passing if scores.unreadable is None else passing & ~scores.unreadable
 
 
@@ -288,7 +315,8 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
         advice = advise(model, domain, target)
     except (Conflict, InvalidInput) as error:
         return DecisionThreshold(target, notice=str(error))
-    return DecisionThreshold(target, advice.similarity, interval=advice.interval, extrapolated=advice.extrapolated)
+    probability = (advice.facts.get("with_texts") or {}).get("probability")
+    return DecisionThreshold(target, advice.similarity, probability, advice.interval, advice.extrapolated)
 
 
 def lost_targets(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from isosim.arrays import Doubles
-from isosim.scoring.probability import check_curve, evidence, read_curve
+from isosim.scoring.probability import ProbabilityMap, evidence, read_curve
 
 # A word ends at a space or a punctuation mark. Letters of Thai, Lao, kana and Han are words of their own.
 UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff"
@@ -129,27 +129,27 @@ class PairMap:
 
     centre: Doubles  # (F,)
     moves: Doubles  # (F,)
-    knots: Doubles  # (K,) moved evidence, rising
-    logits: Doubles  # (K,)
-    clip: float
+    curve: ProbabilityMap  # along the moved evidence; its thresholds by precision are probabilities
 
     def probability(self, false_match_rates: Doubles, features: Doubles) -> Doubles:
         """Probability of a match. (N,), (N, F) -> (N,)"""
-        moved = evidence(false_match_rates) + (features - self.centre) @ self.moves
-        return read_curve(moved, self.knots, self.logits, self.clip)
+        moved = evidence(false_match_rates) + self.moved(features).sum(1)
+        return read_curve(moved, self.curve.knots, self.curve.logits, self.curve.clip)
+
+    def moved(self, features: Doubles) -> Doubles:
+        """How far each feature moves the evidence: above 0, it speaks for a match. (N, F) -> (N, F)"""
+        return (features - self.centre) * self.moves
 
     def arrays(self) -> dict[str, Doubles]:
         """The fields as arrays, for storage; `from_arrays` is the inverse."""
-        return {name: np.asarray(value, np.float64) for name, value in vars(self).items()}
+        return {"centre": self.centre, "moves": self.moves, **self.curve.arrays()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Doubles]) -> Self:
         """Raises KeyError if an array is missing, ValueError if an array is invalid."""
-        fields = {name: np.asarray(arrays[name], np.float64) for name in cls.__dataclass_fields__}
-        centre, moves, knots, logits, clip = fields.values()
-        if not all(np.isfinite(value).all() for value in fields.values()):
+        centre, moves = (np.asarray(arrays[name], np.float64) for name in ("centre", "moves"))
+        if not (np.isfinite(centre).all() and np.isfinite(moves).all()):
             raise ValueError("a pair map must consist of finite numbers")
         if centre.shape != (len(PairFeatures._fields),) or moves.shape != centre.shape:
             raise ValueError(f"a pair map needs {len(PairFeatures._fields)} features")
-        check_curve(knots, logits, float(clip))
-        return cls(centre, moves, knots, logits, float(clip))
+        return cls(centre, moves, ProbabilityMap.from_arrays(arrays))

@@ -54,13 +54,14 @@ class ProbabilityMap:
     graded: bool
     pairs: int  # number of labelled pairs
     precisions: Doubles  # (P,) precisions that the labels reach, rising; empty for grades
-    similarities: Doubles  # (P,) for each precision, the similarity threshold that reaches it; they never fall
-    interval_low: Doubles  # (P,) 95 % interval of the similarity, by bootstrap over the labelled pairs
+    # (P,) for each precision, the threshold that reaches it: a similarity, in a `PairMap` a probability; never falling
+    thresholds: Doubles
+    interval_low: Doubles  # (P,) 95 % interval of the threshold, by bootstrap over the labelled pairs
     interval_high: Doubles  # (P,)
-    recalls: Doubles  # (P,) share of matches at or above the similarity
+    recalls: Doubles  # (P,) share of matches at or above the threshold
     recall_low: Doubles  # (P,) 95 % interval of the recall
     recall_high: Doubles  # (P,)
-    precision_low: Doubles  # (P,) 95 % interval of the precision at the similarity
+    precision_low: Doubles  # (P,) 95 % interval of the precision at the threshold
     precision_high: Doubles  # (P,)
 
     def probability(self, false_match_rates: Doubles) -> Doubles:
@@ -97,7 +98,7 @@ class ProbabilityMap:
                 f"precision is {precision:g}; it must be between {lowest:.2f} and {highest:.2f}, the highest that the "
                 f"{self.pairs} labelled pairs reach; {beyond}"
             )
-        return self._at(precision, self.similarities), *self._interval(precision, self.interval_low, self.interval_high)
+        return self._at(precision, self.thresholds), *self._interval(precision, self.interval_low, self.interval_high)
 
     def recall(self, precision: float) -> tuple[float, float, float]:
         """Share of the matches that reach the threshold for `precision`, and the share's 95 % interval."""
@@ -135,11 +136,11 @@ class ProbabilityMap:
     def check_table(self) -> None:
         """Raises ValueError if the table of thresholds is invalid.
 
-        Precisions must rise, and similarities must not fall. Each similarity, recall and precision must lie inside the
+        Precisions must rise, and thresholds must not fall. Each threshold, recall and precision must lie inside the
         interval that is stored for it.
         """
         intervals = {
-            "similarity": (self.interval_low, self.similarities, self.interval_high),
+            "threshold": (self.interval_low, self.thresholds, self.interval_high),
             "recall": (self.recall_low, self.recalls, self.recall_high),
             "precision": (self.precision_low, self.precisions, self.precision_high),
         }
@@ -150,8 +151,8 @@ class ProbabilityMap:
                 raise ValueError(f"every precision needs a {name} and its interval")
         if self.graded and len(self.precisions):
             raise ValueError("grades have no precisions")
-        if not (np.diff(self.precisions) > 0).all() or not (np.diff(self.similarities) >= 0).all():
-            raise ValueError("precisions must rise, and their similarities must not fall")
+        if not (np.diff(self.precisions) > 0).all() or not (np.diff(self.thresholds) >= 0).all():
+            raise ValueError("precisions must rise, and their thresholds must not fall")
         for name, (low, centre, high) in intervals.items():
             if not ((low <= centre) & (centre <= high)).all():
                 raise ValueError(f"a {name} lies outside its own interval")

@@ -101,7 +101,8 @@ def test_a_target_that_cannot_be_reached_is_listed_with_the_reason(server: Serve
     assert search["target"] == {"false_hit_rate": 0.1, "gallery": 100}
     assert sure.pop("notice").startswith("domain 'news' was given no labels")
     assert sure == {
-        "name": "sure", "target": {"precision": 0.9}, "similarity": None, "interval": None, "extrapolated": None,
+        "name": "sure", "target": {"precision": 0.9}, "similarity": None, "probability": None, "interval": None,
+        "extrapolated": None,
     }  # fmt: skip
     state = server.client.get("/domains/news").json()
     assert state["thresholds"] == {one["name"]: one["target"] for one in listed["thresholds"]}

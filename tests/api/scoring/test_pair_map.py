@@ -1,6 +1,7 @@
 """A version whose labels taught the words of a pair: probabilities with texts, and without."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,9 @@ TEXTS = [text for pair in PAIRS for text in pair]
 def test_texts_move_the_probability_and_vectors_get_a_notice(
     module_serve: Serve, module_store: Path, tiny: EncoderArtifact
 ) -> None:
-    learnt = PairMap(np.zeros(4), np.array([0, 0, -9.0, 0]), MAP.knots, MAP.logits, MAP.clip)
+    table = np.array([0.5, 0.6, 0.65])
+    curve = replace(MAP, thresholds=table, interval_low=table, interval_high=table)
+    learnt = PairMap(np.zeros(4), np.array([0, 0, -12.0, 0]), curve)
     model = DomainModel(REFERENCE, probability=MAP, pair_map=learnt)
     publish(domains_of(module_store), "gates", tiny, model, sentences=300)
     client = module_serve(model_store=module_store, encoder="tiny").client
@@ -30,6 +33,18 @@ def test_texts_move_the_probability_and_vectors_get_a_notice(
     vectors = client.post("/embed", json={"inputs": TEXTS, "space": "raw", "normalize": False}).json()
     body = {"vectors": [vectors[:2], vectors[2:]], "domain": "gates"}
     alone = client.post("/similarity", json=body).json()
+    threshold = client.get("/domains/gates/threshold?precision=0.8").json()
+    assert (threshold["similarity"], threshold["with_texts"]["probability"]) == pytest.approx((0.65, 0.625))
+    client.put("/domains/gates/thresholds/same", json={"precision": 0.8}).raise_for_status()
+    asked = {"pairs": PAIRS, "domain": "gates", "threshold": "same", "detail": True}
+    decided = client.post("/similarity", json=asked).json()
+    (saved,) = client.get("/domains/gates/thresholds").json()["thresholds"]
+    assert saved["probability"] == decided["threshold"]["probability"] == threshold["with_texts"]["probability"]
+    assert decided["match"] == [one >= saved["probability"] for one in texts["probability"]] == [False, True]
+    assert [words["numbers_differ"] for words in decided["detail"]["words"]] == [-12, 0]
+    brought = client.post("/similarity", json=body | {"threshold": "same"}).json()
+    assert brought["threshold"]["probability"] is None
+    assert brought["match"] == [one >= saved["similarity"] for one in alone["similarity"]]
     assert texts["notices"] == []
     assert [flags["a"] for flags in texts["flags"]] == [[], []]
     assert alone["notices"] == ["probability_without_texts"]

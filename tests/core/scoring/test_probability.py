@@ -15,7 +15,7 @@ from tests.core.scoring.references import MAP
 
 EMPTY = np.empty(0)
 TABLE = (
-    "precisions", "similarities", "interval_low", "interval_high", "recalls", "recall_low", "recall_high",
+    "precisions", "thresholds", "interval_low", "interval_high", "recalls", "recall_low", "recall_high",
     "precision_low", "precision_high",
 )  # fmt: skip
 NONE: dict[str, Any] = dict.fromkeys(TABLE, EMPTY)
@@ -120,8 +120,8 @@ def test_a_missing_array_is_named(name: str) -> None:
         ("clip", 0.5, "clip"),
         ("high", 0.0, "more than one value"),
         ("precisions", [0.5, 0.7, 0.7], "must rise"),
-        ("similarities", [0.5, 0.4, 0.8], "must not fall"),
-        ("similarities", [0.4, 0.5], "every precision"),
+        ("thresholds", [0.5, 0.4, 0.8], "must not fall"),
+        ("thresholds", [0.4, 0.5], "every precision"),
         ("interval_high", [0.5, 0.49, 0.95], "outside its own interval"),
         ("interval_low", [0.3, 0.51, 0.7], "outside its own interval"),
         ("recalls", [0.9, 0.6], "a recall"),

@@ -150,7 +150,7 @@ def test_a_version_computes_a_threshold_once_and_remembers_a_bounded_number() ->
 @given(st.floats(-1, 1, width=32))
 def test_a_labelled_pair_that_a_precisions_threshold_lies_on_passes_by_the_digits_it_is_written_with(at: float) -> None:
     table = np.full(len(MAP.precisions), at)  # as float64 it was above these digits
-    labelled = replace(MAP, similarities=table, interval_low=table, interval_high=table)
+    labelled = replace(MAP, thresholds=table, interval_low=table, interval_high=table)
     advice = advise(DomainModel(REFERENCE, probability=labelled), "news", Target(precision=float(MAP.precisions[0])))
     written = json.loads(orjson.dumps(np.array([at], np.float32), option=orjson.OPT_SERIALIZE_NUMPY))[0]
     assert written >= advice.similarity

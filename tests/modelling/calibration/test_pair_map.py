@@ -15,6 +15,7 @@ from isosim.jobs.job import JobRequest, LabelledPair
 from isosim.jobs.posted import Posted
 from isosim.scoring.pair_features import PairMap
 from isosim.scoring.probability import evidence
+from tests.core.scoring.references import MAP
 from tests.stores import domains_of
 from tests.text import sentences
 
@@ -46,6 +47,19 @@ def test_features_that_do_not_help_are_left_out() -> None:
     assert pair_map.fit(*pairs(helpful=False), 0)[0] is None
 
 
+def test_thresholds_by_precision_are_probabilities_as_they_are_served() -> None:
+    labelled, x, features = pairs(helpful=True)
+    found, _ = pair_map.fit(labelled, x, features, 0)
+    assert found is not None
+    served = found.probability(1 / (1 + np.exp(x)), features)
+    for precision in (0.7, 0.9):
+        probability, low, high = found.curve.precision_threshold(precision)
+        passing = served >= probability - 1e-9
+        assert low <= probability <= high
+        assert served[passing].mean() == pytest.approx(precision, abs=0.01)  # as the map itself says
+        assert found.curve.recall(precision)[0] == pytest.approx(labelled.labels[passing].sum() / labelled.labels.sum())
+
+
 def test_a_stored_map_gives_the_same_probabilities() -> None:
     labelled, x, features = pairs(helpful=True)
     found, _ = pair_map.fit(labelled, x, features, 0)
@@ -65,13 +79,13 @@ def test_a_stored_map_gives_the_same_probabilities() -> None:
         {"knots": np.array([1.0, 0.0])},
         {"logits": np.array([1.0, 0.0])},
         {"clip": 0.6},
+        {"thresholds": np.array([0.9, 0.1, 0.2])},
     ],
 )
 def test_a_damaged_map_is_refused(fault: dict[str, Any]) -> None:
-    two = np.array([0.0, 1.0])
-    arrays = {"centre": np.zeros(4), "moves": np.zeros(4), "knots": two, "logits": two, "clip": np.array(0.01)}
+    arrays = PairMap(np.zeros(4), np.zeros(4), MAP).arrays()
     PairMap.from_arrays(arrays)
-    with pytest.raises(ValueError, match="map"):
+    with pytest.raises(ValueError, match=r"map|thresholds"):
         PairMap.from_arrays(arrays | fault)
 
 

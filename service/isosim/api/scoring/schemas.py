@@ -221,6 +221,10 @@ class SimilarityDetail(BaseModel):
         description="whether the texts have nearly the same words, but only one has a negation; known for English, "
         "German, Russian, Arabic, Hindi and Korean. null if vectors were sent"
     )
+    words: list[dict[str, float]] | None = Field(
+        description="how far the pair's words move the evidence (the logit of the false-match rate) from which the "
+        "probability follows, by feature; above 0, towards a match. null unless the version learnt from words"
+    )
 
 
 class NamedThreshold(BaseModel):
@@ -230,6 +234,10 @@ class NamedThreshold(BaseModel):
     target: TargetFacts
     similarity: float | None = Field(
         description="lowest similarity that counts as a match; null if the version cannot reach the target"
+    )
+    probability: float | None = Field(
+        description="if not null, it decides instead: the lowest probability that counts as a match, of a version that "
+        "learnt from the words of labelled pairs. null for vectors"
     )
     version: int
 

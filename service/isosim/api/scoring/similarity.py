@@ -40,7 +40,7 @@ from isosim.errors import InvalidInput
 from isosim.scoring.advice import DecisionThreshold, decision_threshold, no_reference
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.distances import check_metric, cosines_of, space_of
-from isosim.scoring.pair_features import FLAGS, pair_features
+from isosim.scoring.pair_features import FLAGS, PairFeatures, pair_features
 from isosim.scoring.similarity import Scores, flags_of
 from isosim.wording import place
 
@@ -134,14 +134,21 @@ async def answer_of(
         "notices": [*calibration.notices, *(calibration.notices_without_texts if embeddings.brought else ())],
     }
     if decision is not None:
-        answer |= match_of(answer["notices"], result, calibration, body.threshold, decision)
+        texts = features is not None
+        answer |= match_of(answer["notices"], result, calibration, body.threshold, decision, texts=texts)
     if body.detail:
         answer["detail"] = detail_of(embeddings, result, calibration, features)
     return json_response(answer)
 
 
 def match_of(
-    known: list[str], scores: Scores, calibration: Calibration, name: str | None, decision: DecisionThreshold
+    known: list[str],
+    scores: Scores,
+    calibration: Calibration,
+    name: str | None,
+    decision: DecisionThreshold,
+    *,
+    texts: bool,
 ) -> dict[str, Any]:
     """The answer's fields `threshold`, `match` and `notices`, for the saved threshold `name`."""
     notices = [] if decision.reached else [f"threshold_unreachable:{name}: {decision.notice}"]
@@ -151,9 +158,10 @@ def match_of(
             "name": name,
             "target": decision.target.facts,
             "similarity": decision.similarity,
+            "probability": decision.probability if texts else None,
             "version": calibration.version,
         },
-        "match": decision.matches(scores),
+        "match": decision.matches(scores, texts=texts),
     }
 
 
@@ -168,12 +176,16 @@ def detail_of(
     """The answer's field `detail`: figures that explain flags and percentiles."""
     verdicts = scores.verdicts
     odd = None if verdicts is None else sides([verdicts[row].p_value for row in embeddings.rows])
-    scale = calibration.model.reference
+    scale, learnt = calibration.model.reference, calibration.model.pair_map
+    words = None
+    if learnt is not None and features is not None:
+        words = [dict(zip(PairFeatures._fields, row, strict=True)) for row in learnt.moved(features).tolist()]
     return {
         "out_of_domain": odd,
         "tokens": None if embeddings.brought else sides([embeddings.texts[row].tokens for row in embeddings.rows]),
         "pairs": None if scale is None else scale.pairs,
         **dict(zip(FLAGS, (None, None) if features is None else features[:, -2:].T.astype(bool).tolist(), strict=True)),
+        "words": words,
     }
 
 
