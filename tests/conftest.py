@@ -1,5 +1,6 @@
 """Real parts for the tests: a small BERT of our own, the default encoder, servers in their own processes, a Redis."""
 
+import fcntl
 import json
 import os
 import re
@@ -33,7 +34,6 @@ GROUPS = {
     "tests/api/scoring/test_meaning.py": "calibration",
     "tests/api/domains/test_migration.py": "calibration",
     "tests/modelling/encoder/test_architectures.py": "calibration",
-    "tests/modelling/calibration/test_languages.py": "calibration",
     "tests/modelling/training/test_training.py": "training",
     "tests/observability/test_access_log.py": "operation",
     "tests/observability/test_silence.py": "operation",
@@ -147,10 +147,23 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def exported_once(tmp_path_factory: pytest.TempPathFactory, name: str, source: str, **options: Any) -> Path:
+    """A store with an encoder that one of the processes that run tests side by side has exported for all of them."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / f"{name}.done").exists():
+            export(folder / f"{name}-store", name, source, **options)
+            (folder / f"{name}.done").touch()
+    return shutil.copytree(folder / f"{name}-store", tmp_path_factory.mktemp(name) / "store")
+
+
 @pytest.fixture(scope="session")
 def tiny_store(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model store with the tiny encoder exported as `tiny`; copy it before writing to it."""
-    return export(tmp_path_factory.mktemp("store"), "tiny", str(tiny_checkpoint), max_length=32)
+    return exported_once(tmp_path_factory, "tiny", str(tiny_checkpoint), max_length=32)
 
 
 @pytest.fixture(scope="session")
@@ -176,13 +189,13 @@ def module_store(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="session")
 def minilm_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model store with the default encoder and its shipped calibration."""
-    return export(tmp_path_factory.mktemp("minilm"), "minilm", "minilm")
+    return exported_once(tmp_path_factory, "minilm", "minilm")
 
 
 @pytest.fixture(scope="session")
 def layer3_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model store with the third layer of the default encoder: raw and crowded."""
-    return export(tmp_path_factory.mktemp("layer3"), "minilm-layers3-mean", "minilm", layers=3, pooling="mean")
+    return exported_once(tmp_path_factory, "minilm-layers3-mean", "minilm", layers=3, pooling="mean")
 
 
 @pytest.fixture

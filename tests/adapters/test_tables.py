@@ -5,6 +5,7 @@ import doctest
 import io
 import itertools
 import json
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from isosim.errors import EmptyInput, InvalidInput, IsosimError, UnsupportedMedia
 from isosim.jobs import tables
 from isosim.jobs.tables import Table, open_table
+from isosim.jobs.text_lines import READ, opened, read_lines
 from tests.text import sentences
 from tests.workbooks import row, workbook, zipped
 
@@ -337,3 +339,60 @@ def test_what_cannot_be_read_is_refused_with_the_place_and_the_remedy(
 ) -> None:
     with pytest.raises(kind, match=message):
         list(read(content, **options).filled())
+
+
+def test_lines_longer_and_shorter_than_a_read_come_whole(tmp_path: Path) -> None:
+    texts = ["é" * n for n in (1, READ // 2 - 1, READ, 3 * READ, 0, 7)]
+    (tmp_path / "t").write_text("\n".join(texts), encoding="utf-8")
+    assert read_lines(tmp_path / "t") == texts
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\r\nb", ["a", "b"]),
+        (b"\xef\xbb\xbfa\n\nb\n", ["a", "", "b"]),
+        ("\ufeffä\r\n文".encode("utf-16-le"), ["ä", "文"]),
+        (b"a\x0cb", ["a\fb"]),
+    ],
+)
+def test_only_a_line_feed_ends_a_line(tmp_path: Path, content: bytes, lines: list[str]) -> None:
+    (tmp_path / "t").write_bytes(content)
+    assert read_lines(tmp_path / "t") == lines
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [(b"sch\xf6n", "is not UTF-8"), ("注文".encode("iso-2022-jp"), "has a control character")],  # read as ASCII
+)
+def test_a_line_that_is_no_text_is_named_by_its_number(tmp_path: Path, bad: bytes, said: str) -> None:
+    (tmp_path / "t").write_bytes(b"fine\n" * 20_000 + bad + b"\n")
+    with pytest.raises(InvalidInput, match=f"line 20001 {said}"):
+        read_lines(tmp_path / "t")
+
+
+def test_an_endless_line_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b"x" * 10 * READ)
+    with opened(tmp_path / "t", longest=1000) as lines, pytest.raises(InvalidInput, match="line 1"):
+        next(lines.blocks())
+    assert lines.seen == READ
+
+
+def test_a_text_without_words_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("\n \n")
+    with pytest.raises(EmptyInput, match="is empty"):
+        read_lines(tmp_path / "t")
+
+
+def test_a_files_share_rises_to_one_and_a_pipe_has_none(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b"line\n" * READ)
+    with opened(tmp_path / "t") as lines:
+        shares = [lines.share for _ in lines.blocks()]
+    assert shares == sorted(shares)  # type: ignore[type-var]
+    assert shares[-1] == 1.0
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    with opened(tmp_path / "pipe") as lines:
+        assert lines.share is None
+    os.close(writer)

@@ -35,12 +35,9 @@ def served(module_serve: Serve, calibrated_store: Path, tmp_path_factory: pytest
     "words",
     [
         ("similarity", "--json", "--domain", "tickets"),
-        ("similarity", "--threshold", "-1", "--domain", "tickets@previous"),
         ("embed", "--space", "raw"),
         ("threshold", "tickets", "--fmr", "0.1", "--unit", "l2", "--space", "calibrated"),
-        ("threshold", "tickets", "--false-hit-rate", "0.1", "--gallery", "100", "--json"),
         ("similarity", "--domain", "nowhere"),
-        ("threshold", "tickets@9", "--fmr", "0.05"),
     ],
 )
 def test_a_server_gives_what_the_app_in_this_process_gives(run: Run, served: Server, words: tuple[str, ...]) -> None:
@@ -57,19 +54,6 @@ def test_a_server_asks_for_the_key_of_the_environment(run: Run, serve: Serve, ow
     given = run(*words, api_key=key)
     assert (given.returncode, given.stderr) == (0, "")
     assert key not in given.stdout
-
-
-def test_a_domain_of_a_server_is_changed_as_one_of_the_store(run: Run, serve: Serve, own_store: Path) -> None:
-    server = serve(model_store=own_store, encoder="tiny")
-    there = ("--yes", "--json", "--server", server.url)
-    assert run("domains", "promote", "tickets", "1", *there).stdout == (
-        '{"domain":"tickets","champion":1,"previous":2}\n'
-    )
-    assert run("domains", "rollback", "tickets", *there).stdout == '{"domain":"tickets","champion":2,"previous":1}\n'
-    refused = run("domains", "delete", "tickets", "2", *there)
-    assert (refused.returncode, "is champion or previous" in refused.stderr) == (1, True), refused.stderr
-    assert run("domains", "delete", "tickets", *there).returncode == 0
-    assert server.client.get("/domains/tickets").status_code == 404
 
 
 def test_what_a_server_cannot_be_asked_is_said_in_one_line(run: Run, tmp_path: Path) -> None:

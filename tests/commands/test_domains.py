@@ -171,11 +171,5 @@ def test_a_target_is_saved_under_a_name_and_listed_with_the_champion(run: Run, o
     assert "was given no labels" in told["notice"]
     rows = json.loads(run("domains", "--json", model_store=own_store).stdout)
     assert [row["thresholds"] for row in rows] == [{}, {}, {"duplicates": {"precision": 0.9}}]
-    for words, said in (
-        (("tickets@1", "--fmr", "0.1"), "give the name without a version"),
-        (("tickets", "--fmr", "0.1", "--space", "raw"), "--save"),
-        (("nowhere", "--fmr", "0.1"), "no domain 'nowhere'"),
-    ):
-        refused = save(*words)
-        assert refused.returncode != 0
-        assert said in refused.stderr
+    refused = save("tickets", "--fmr", "0.1", "--space", "raw")
+    assert (refused.returncode, "--save" in refused.stderr) == (2, True), refused.stderr

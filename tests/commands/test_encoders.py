@@ -1,6 +1,7 @@
 """`isosim encoder` as a shell runs it."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,12 @@ from tests.adapters.encoder.remote_server import RemoteServer
 from tests.processes import command
 from tests.text import sentences
 
+DIM = 24
+
+
+def listed(store: Path) -> Any:
+    return json.loads(command("encoder", "list", "--json", model_store=store).stdout)["encoders"]
+
 
 @pytest.fixture
 def server() -> Iterator[RemoteServer]:
@@ -19,8 +26,27 @@ def server() -> Iterator[RemoteServer]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the encoder `ours`, whose vectors its users bring."""
+    store = tmp_path_factory.mktemp("brought") / "store"
+    words = ("encoder", "add", "ours", "--dimensions", DIM, "--unit-vectors")
+    unmade = command(*words, model_store=store)
+    assert (unmade.returncode, "isosim store init" in unmade.stderr, store.exists()) == (1, True, False)
+    assert command("store", "init", model_store=store).returncode == 0
+    added = command(*words, model_store=store)
+    assert (added.returncode, added.stdout.strip()) == (0, "ours"), added.stderr
+    return store
+
+
+@pytest.fixture(scope="module")
+def unit_vectors() -> Any:
+    made = np.random.default_rng(0).normal(size=(400, DIM)) + 0.5
+    return (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
+
+
 def test_an_encoder_is_added_listed_checked_calibrated_and_removed(server: RemoteServer, tmp_path: Path) -> None:
-    store, key = tmp_path / "store", tmp_path / "key"
+    store, key, text = tmp_path / "store", tmp_path / "key", tmp_path / "text.txt"
     key.write_text("a-secret-key")
     assert command("store", "init", model_store=store).returncode == 0
     added = command(
@@ -29,93 +55,66 @@ def test_an_encoder_is_added_listed_checked_calibrated_and_removed(server: Remot
     )  # fmt: skip
     assert (added.returncode, added.stdout.strip()) == (0, "far"), added.stderr
     assert "a-secret-key" not in added.stdout + added.stderr
-    (listed,) = json.loads(command("encoder", "list", "--json", model_store=store).stdout)["encoders"]
-    assert (listed["kind"], listed["model"], listed["dim"], listed["url"]) == ("remote", "m", 16, server.url)
-    assert (listed["prompt"], listed["max_length"], listed["key_file"]) == ("p: ", 50, str(key))
+    (one,) = listed(store)
+    assert (one["kind"], one["model"], one["dim"], one["url"]) == ("remote", "m", 16, server.url)
+    assert (one["prompt"], one["max_length"], one["key_file"]) == ("p: ", 50, str(key))
     checked = command("encoder", "check", "far", model_store=store)
-    assert checked.stdout.startswith(
-        "far: the server gives the same vectors as at the registration (relative difference up to "
-    )
+    assert checked.stdout.startswith("far: the server gives the same vectors as at the registration")
     assert json.loads(command("encoder", "check", "far", "--json", model_store=store).stdout)["off"] < 1e-6
     server.seed = 1
     swapped = command("encoder", "check", "far", model_store=store)
-    assert swapped.returncode == 1
-    assert "encoder_changed" in swapped.stderr
+    assert (swapped.returncode, "encoder_changed" in swapped.stderr) == (1, True)
     server.seed = 0
 
-    text = tmp_path / "text.txt"
     text.write_text("\n".join(sentences(300)))
-    settings: dict[str, Any] = {"model_store": store, "encoder": "far", "max_remote_texts": 250}
     asked = len(server.requests)
-    refused = command("calibrate", text, "--domain", "d", **settings)
-    assert refused.returncode == 1
+    words, given = ("calibrate", text, "--domain", "d"), dict[str, Any](model_store=store, encoder="far")
+    refused = command(*words, **given, max_remote_texts=250)
     assert "at most 250 are allowed; post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS" in refused.stderr
-    assert len(server.requests) == asked
-    done = command("calibrate", text, "--domain", "d", **settings | {"max_remote_texts": 1000})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("d@1: ")
+    assert (refused.returncode, len(server.requests)) == (1, asked)
+    done = command(*words, **given)
+    assert done.stdout.startswith("d@1: "), done.stderr
     assert {"p: " + sentence for sentence in sentences(300)} <= set(server.texts)
 
     undecided = command("encoder", "remove", "far", model_store=store)
-    assert undecided.returncode == 1
-    assert "with which 1 domain is served" in undecided.stderr
+    assert (undecided.returncode, "with which 1 domain is served" in undecided.stderr) == (1, True)
     removed = command("encoder", "remove", "far", "--yes", model_store=store)
-    assert removed.stdout == "encoder far is removed\n"
-    assert json.loads(command("encoder", "list", "--json", model_store=store).stdout) == {"encoders": []}
+    assert (removed.stdout, listed(store)) == ("encoder far is removed\n", [])
 
 
 def test_an_exported_encoder_is_listed_and_neither_checked_nor_removed(store: Path) -> None:
-    (listed,) = json.loads(command("encoder", "list", "--json", model_store=store).stdout)["encoders"]
-    assert (listed["id"], listed["kind"], listed["url"]) == ("tiny", "onnx", None)
+    (one,) = listed(store)
+    assert (one["id"], one["kind"], one["url"]) == ("tiny", "onnx", None)
     for what in (["check", "tiny"], ["remove", "tiny", "--yes"]):
         refused = command("encoder", *what, model_store=store)
-        assert refused.returncode == 1
-        assert "was exported" in refused.stderr
+        assert (refused.returncode, "was exported" in refused.stderr) == (1, True)
 
 
-def unit_vectors(count: int, dim: int = 24) -> Any:
-    made = np.random.default_rng(0).normal(size=(count, dim)) + 0.5
-    return (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
-
-
-def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_databases_unit(tmp_path: Path) -> None:
-    store, vectors = tmp_path / "store", unit_vectors(400)
-    unmade = command("encoder", "add", "ours", "--dimensions", "24", "--unit-vectors", model_store=store)
-    assert (unmade.returncode, "isosim store init" in unmade.stderr, store.exists()) == (1, True, False)
-    assert command("store", "init", model_store=store).returncode == 0
-    added = command("encoder", "add", "ours", "--dimensions", "24", "--unit-vectors", model_store=store)
-    assert (added.returncode, added.stdout.strip()) == (0, "ours"), added.stderr
-    again = command("encoder", "add", "ours", "--dimensions", "24", "--unit-vectors", model_store=store)
-    assert (again.returncode, again.stdout.strip()) == (0, "ours"), again.stderr
-    (listed,) = json.loads(command("encoder", "list", "--json", model_store=store).stdout)["encoders"]
-    assert (listed["kind"], listed["dim"], listed["unit_vectors"], listed["url"]) == ("vectors", 24, True, None)
+def test_vectors_are_calibrated_from_a_file_with_labels_and_from_lines_with_texts(
+    brought: Path, unit_vectors: Any, tmp_path: Path
+) -> None:
+    store = shutil.copytree(brought, tmp_path / "store")
+    (one,) = listed(store)
+    assert (one["kind"], one["dim"], one["unit_vectors"], one["url"]) == ("vectors", DIM, True, None)
     assert "no server to check" in command("encoder", "check", "ours", model_store=store).stderr
 
-    np.save(tmp_path / "v.npy", vectors)
+    np.save(tmp_path / "v.npy", unit_vectors)
     rows = np.random.default_rng(1).integers(0, 400, (60, 2))
-    matches = [int(vectors[a] @ vectors[b] > 0.2) for a, b in rows]
-    labels = [f"{n},{a},{b}\n" for n, (a, b) in zip(matches, rows, strict=True)]
+    labels = [f"{int(unit_vectors[a] @ unit_vectors[b] > 0.2)},{a},{b}\n" for a, b in rows]
     (tmp_path / "labels.csv").write_text("".join(["label,a,b\n", *labels]))
-    settings: dict[str, Any] = {"model_store": store, "encoder": "ours"}
-    done = command("calibrate", tmp_path / "v.npy", "--domain", "d", "--labels", tmp_path / "labels.csv", **settings)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("d@1: identity\n")
+    given: dict[str, Any] = {"model_store": store, "encoder": "ours"}
+    done = command("calibrate", tmp_path / "v.npy", "--domain", "d", "--labels", tmp_path / "labels.csv", **given)
+    assert done.stdout.startswith("d@1: identity\n"), done.stderr
     assert "not judged: how much the vectors depend on the surface" in done.stdout
     assert "  promoted: " in done.stdout
     assert "sent without texts" not in done.stdout.partition("  promoted: ")[2], done.stdout
 
-    lines = ({"vector": row.tolist(), "text": text} for row, text in zip(vectors, sentences(400), strict=True))
+    lines = ({"vector": row.tolist(), "text": text} for row, text in zip(unit_vectors, sentences(400), strict=True))
     (tmp_path / "v.ndjson").write_text("\n".join(map(json.dumps, lines)))
-    made = command("calibrate", tmp_path / "v.ndjson", "--domain", "d", "--json", **settings)
-    assert made.returncode == 0, made.stderr
-    report = json.loads(made.stdout)["report"]
-    assert set(report["not_judged"]) == {"out_of_domain", "recognition"}
-
-    assert (
-        "is not one of 'cosine_distance'"
-        in command("threshold", "d@1", "--fmr", "0.01", "--unit", "miles", **settings).stderr
-    )
-
+    made = command("calibrate", tmp_path / "v.ndjson", "--domain", "d", "--json", **given)
+    assert set(json.loads(made.stdout)["report"]["not_judged"]) == {"out_of_domain", "recognition"}, made.stderr
+    miles = command("threshold", "d@1", "--fmr", "0.01", "--unit", "miles", **given)
+    assert "is not one of 'cosine_distance'" in miles.stderr
     assert command("encoder", "remove", "ours", "--yes", model_store=store).stdout == "encoder ours is removed\n"
 
 
@@ -130,30 +129,25 @@ def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_
 )
 def test_options_that_do_not_belong_together_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
     refused = command("encoder", "add", "ours", *options, model_store=tmp_path / "store")
-    assert refused.returncode == 2
-    assert message in refused.stderr
+    assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
 
 
-def test_files_that_are_not_the_encoders_are_named_with_the_remedy(store: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "v.npy", unit_vectors(300))
-    settings: dict[str, Any] = {"model_store": store, "encoder": "tiny"}
-    vectors = command("calibrate", tmp_path / "v.npy", "--domain", "d", **settings)
-    assert (vectors.returncode, "isosim encoder add NAME --dimensions N" in vectors.stderr) == (1, True), vectors.stderr
-    (tmp_path / "t.txt").write_text("\n".join(sentences(300)))
-    assert (
-        "no column is called 'e'; the columns are text"
-        in command("calibrate", tmp_path / "t.txt", "--domain", "d", "--column", "e", **settings).stderr
-    )
-    assert command("encoder", "add", "ours", "--dimensions", "24", model_store=store).returncode == 0
-    text = command("calibrate", tmp_path / "t.txt", "--domain", "d", model_store=store, encoder="ours")
-    assert (text.returncode, 'expected {"vector": […]}' in text.stderr) == (1, True), text.stderr
-    for words in (
-        ["similarity", tmp_path / "t.txt"],
-        ["embed", tmp_path / "t.txt"],
-        ["bundle", "default", "-o", tmp_path / "b.onnx"],
+def test_files_that_are_not_the_encoders_are_named_with_the_remedy(
+    brought: Path, store: Path, unit_vectors: Any, tmp_path: Path
+) -> None:
+    vectors, texts = tmp_path / "v.npy", tmp_path / "t.txt"
+    np.save(vectors, unit_vectors)
+    texts.write_text("\n".join(sentences(300)))
+    for encoder, words, said in (
+        ("tiny", ("calibrate", vectors, "--domain", "d"), "isosim encoder add NAME --dimensions N"),
+        ("tiny", ("calibrate", texts, "--domain", "d", "--column", "e"), "'e'; the columns are text"),
+        ("ours", ("calibrate", texts, "--domain", "d"), 'expected {"vector": […]}'),
+        ("ours", ("similarity", texts), ""),
+        ("ours", ("embed", texts), ""),
+        ("ours", ("bundle", "default", "-o", tmp_path / "b.onnx"), ""),
     ):
-        refused = command(*words, model_store=store, encoder="ours")
-        assert refused.returncode == 1, refused
+        refused = command(*words, model_store=brought if encoder == "ours" else store, encoder=encoder)
+        assert (refused.returncode, said in refused.stderr) == (1, True), refused.stderr
         assert "Traceback" not in refused.stderr
-    looked = command("doctor", model_store=store, encoder="ours", port=0)
+    looked = command("doctor", model_store=brought, encoder="ours", port=0)
     assert "ours, vectors, " in looked.stdout

@@ -1,6 +1,8 @@
-"""What all commands share: exit codes, errors in one line, help, completion."""
+"""What all commands share: exit codes, errors in one line, help, completion; and the keys that they make."""
 
+import hashlib
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -10,10 +12,11 @@ import pytest
 import typer
 from redis import Redis
 
+from isosim.access.key_file import Keys
 from isosim.cli import COMMANDS, load
 from isosim.settings import Settings
 from tests.commands.conftest import Run
-from tests.processes import environment
+from tests.processes import command, environment
 from tests.text import sentences
 
 
@@ -44,9 +47,7 @@ def test_help_and_version_import_no_package_but_typer() -> None:
     [
         (("thresold",), "Did you mean 'threshold'?"),
         (("threshold", "default", "--fmr", "1%"), "'--fmr': Input should be a valid number"),
-        (("serve", "--port", "abc"), "'--port': Input should be a valid integer"),
         (("embed", "-o", "x.csv"), ".npy or .jsonl"),
-        (("similarity", "--nope"), "--nope"),
         (("similarity", "a", "b"), "unexpected extra argument(s) (b)"),
         (("domains", "promote", "tickets", "one"), "version"),
         (("train", "regression", __file__, "-o", "x", "--batch-size", "0"), "--batch-size"),
@@ -65,22 +66,14 @@ def test_a_wrong_command_line_is_said_in_one_line_with_code_2(run: Run, words: t
     ("words", "said"),
     [
         (("similarity", "/nowhere.tsv"), "/nowhere.tsv: No such file or directory"),
-        (("similarity", "/"), "/: Is a directory"),
-        (("calibrate", "/nowhere.txt", "--domain", "d"), "/nowhere.txt: No such file or directory"),
-        (("similarity", "--domain", "nope"), "no domain 'nope'"),
         (("similarity", "--domain", "NOT A NAME"), "domain 'NOT A NAME'"),
-        (("threshold", "default"), "fmr, precision or false_hit_rate: give one of them"),
-        (("threshold", "default", "--false-hit-rate", "0.01"), "give both"),
         (("threshold", "default", "--fmr", "5"), "fmr: 5; it must be a share"),
         (("threshold", "nope", "--fmr", "0.01"), "no domain 'nope'; isosim domains lists the domains"),
-        (("domains", "history", "nope"), "no domain 'nope'; isosim domains lists the domains"),
         (("domains", "delete", "tickets", "2", "--yes"), "promote others first, or delete the whole dom"),
         (("domains", "promote", "tickets", "1"), "--yes"),
-        (("bundle", "nope", "-o", "/nowhere.onnx"), "no domain 'nope'"),
         (("similarity", "--encoder", "nope"), "no encoder 'nope'"),
         (("domains", "--model-store", "/nowhere"), "no model store at /nowhere"),
         (("serve", "--model-store", "/nowhere", "--port", "0"), "no model store at /nowhere"),
-        (("domains", "import", "/dev/null", "--model-store", "/nowhere"), "no model store at /nowhere"),
         (("worker", "--model-store", "/nowhere", "--redis-url", "redis://127.0.0.1:1"), "no model store at /nowhere"),
         (("serve", "--encoder", "nope", "--port", "0"), "no encoder 'nope'"),
         (("evaluate", "--sts", "/dev"), "/dev has no sts12"),
@@ -94,31 +87,22 @@ def test_a_users_mistake_is_said_with_code_1(run: Run, words: tuple[str, ...], s
     assert said in last
 
 
-def test_a_setting_that_is_none_is_code_2(run: Run) -> None:
-    done = run("domains", port="none")
-    assert done.returncode == 2
-    assert done.stderr.startswith("isosim: ISOSIM_PORT: ")
-
-
-@pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"engine": "cuda"}, "CUDAExecutionProvider does not load"),
-        (
-            {"cors_origins": "https://a.example,b.example"},
-            "ISOSIM_CORS_ORIGINS: Value error, 'b.example' is not an origin",
-        ),
+        ({"engine": "cuda", "log_format": "json"}, "CUDAExecutionProvider does not load"),
+        ({"cors_origins": "https://a.example,b.example"}, "ISOSIM_CORS_ORIGINS: Value error, 'b.example' is not an"),
         ({"cors_origins": '["https://a.example"'}, "ISOSIM_CORS_ORIGINS: "),
         ({"model_store": "ftp://bucket"}, "ftp:// is not supported"),
         ({"api_keys_file": "/nowhere/keys"}, "ISOSIM_API_KEYS_FILE: /nowhere/keys: No such file or directory"),
+        ({"port": "none"}, "ISOSIM_PORT: "),
     ],
 )
-def test_a_setting_that_stops_the_start_is_said_in_one_line(
-    run: Run, settings: dict[str, str], said: str, log_format: str
-) -> None:
-    done = run("serve", "--port", "0", log_format=log_format, **settings)
-    assert done.returncode in (1, 2)
+def test_a_setting_that_stops_the_start_is_said_in_one_line(run: Run, settings: dict[str, str], said: str) -> None:
+    words = ("domains",) if "port" in settings else ("serve", "--port", "0")
+    done = run(*words, **{"log_format": "text"} | settings)
+    assert done.returncode in ((2,) if "port" in settings else (1, 2))
     assert said in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
@@ -164,23 +148,18 @@ def test_a_column_with_too_few_values_is_refused_with_the_likeliest_one(
     notice, error = done.stderr.splitlines()
     assert notice.endswith("tickets.tsv: 'state' was read; the longest text is in column 'question'")
     assert error.startswith("isosim: texts: 1 distinct sentences among 300; method 'auto' needs at least 200; ")
-    assert run(*words, "question", "--method", "identity", model_store=own_store).returncode == 0
 
 
-def test_calibrate_reads_a_pipe_and_names_a_bad_line(run: Run, own_store: Path) -> None:
-    text = "\n".join(sentences(300)).encode()
+def test_calibrate_reads_a_pipe_says_what_it_guesses_and_names_a_bad_line(run: Run, own_store: Path) -> None:
+    text = "\n".join(sentences(300)).encode() + b"\nsch\xf6n\n"
     words = ("calibrate", "-", "--domain", "piped", "--method", "identity", "--json")
     done = run(*words, stdin=text, model_store=own_store)
     facts = json.loads(done.stdout)
-    assert (facts["domain"], facts["version"], facts["report"]["sentences"]) == ("piped", 1, 300)
-    guessed = run(*words, stdin=text + b"\nsch\xf6n\n", model_store=own_store)
-    assert guessed.returncode == 0
-    assert guessed.stderr.startswith("standard input: the file is not UTF-8 and was read as windows-1252, a guess")
-    bad = run(*words, "--charset", "utf-8", stdin=text + b"\nsch\x81n\n", model_store=own_store)
+    assert (facts["domain"], facts["version"], facts["report"]["sentences"]) == ("piped", 1, 301)
+    assert done.stderr.startswith("standard input: the file is not UTF-8 and was read as windows-1252, a guess")
+    bad = run(*words, "--charset", "utf-8", stdin=text, model_store=own_store)
     assert bad.returncode == 1
     assert "standard input: line 301 is not utf-8; charset can name another encoding" in bad.stderr
-    empty = run(*words, stdin=b"\n\n", model_store=own_store)
-    assert empty.stderr == "isosim: standard input: the file holds no text; all its rows are blank\n"
 
 
 def test_bundle_writes_the_champion_and_refuses_a_version_of_no_calibration(
@@ -216,3 +195,61 @@ def test_completion_can_be_installed(tmp_path: Path) -> None:
     )  # fmt: skip
     installed = [file for file in tmp_path.rglob("*") if file.is_file() and "_ISOSIM_COMPLETE" in file.read_text()]
     assert installed, done.stdout + done.stderr
+
+
+def test_a_new_key_and_its_line_fit_and_the_key_is_long_enough(tmp_path: Path) -> None:
+    done = command(
+        "keys", "new", "--scopes", "read,calibrate", "--name", "team a", "--domains", "a,b-*", "--rate", "9/s"
+    )
+    found = re.fullmatch(r"key: (isk_[A-Za-z0-9_-]{43})\nline: (\S+) (.+)\n", done.stdout)
+    assert found is not None, done.stdout
+    key, digest, rest = found.groups()
+    assert digest == hashlib.sha256(key.encode()).hexdigest()
+    assert rest == "read,calibrate domains=a,b-* rate=9/s team a"
+    (tmp_path / "keys").write_text(f"{digest} {rest}\n")
+    grant = Keys(tmp_path / "keys").identify(f"Bearer {key}")
+    grant.check_scope("calibrate")
+    assert grant.name == "team a"
+
+
+def test_added_keys_stand_in_a_file_of_their_owner_alone(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\n")
+    file.chmod(0o640)
+    made = [json.loads(command("keys", "new", "--add", str(path), "--json").stdout)["key"] for path in (file, file)]
+    assert [Keys(file).identify(f"Bearer {key}").scopes for key in made] == [{"read"}, {"read"}]
+    assert file.read_text().startswith("# ours\n")
+    assert "read domains=*\n" in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o640
+    command("keys", "new", "--add", str(tmp_path / "fresh"))
+    assert (tmp_path / "fresh").stat().st_mode & 0o777 == 0o600
+
+
+def test_no_line_is_added_to_a_file_that_may_have_been_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"{'a' * 64} read domains=team-*")
+    done = command("keys", "new", "--add", str(file))
+    assert done.returncode == 1
+    assert "does not end with a line break" in done.stderr
+    assert file.read_text() == f"{'a' * 64} read domains=team-*"
+
+
+def test_the_list_shows_rights_and_neither_keys_nor_hashes(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    options = ("--json", "--until", "2027-01-31", "--name", "us")
+    made = json.loads(command("keys", "new", "--add", str(file), *options).stdout)
+    for done in (command("keys", "list", str(file)), command("keys", "list", "--json", api_keys_file=file)):
+        assert "us" in done.stdout and "2027-01-31" in done.stdout
+        assert made["key"] not in done.stdout
+        assert made["line"].split()[0] not in done.stdout
+
+
+def test_what_the_server_would_not_take_is_not_made(tmp_path: Path) -> None:
+    for option, value in (
+        ("--scopes", "write"), ("--domains", "A"), ("--name", "#1"),
+    ):  # fmt: skip
+        done = command("keys", "new", "--add", str(tmp_path / "keys"), option, value)
+        assert done.returncode == 1
+        assert done.stdout == ""
+    assert not (tmp_path / "keys").exists()
+    assert command("keys", "list").returncode == 1

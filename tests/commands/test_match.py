@@ -78,7 +78,6 @@ def test_searches_with_known_answers(run: Run, texts: Path, tmp_path: Path) -> N
         (["{}", "--form", "groups"], 2, "--form"),
         (["{}", "{}"], 2, "it is the same file as A"),
         (["{}", "-o", "pairs.pdf"], 2, "its ending must be one of"),
-        (["{}", "--precision", "0.9"], 1, "needs judged pairs"),
         (["missing.txt"], 1, "missing.txt"),
         (["--match", "7315c63f6c8e46b8b779d0de4f879e60"], 1, "no match"),
     ],

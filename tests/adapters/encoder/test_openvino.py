@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,11 +88,21 @@ def test_texts_of_other_padded_lengths_are_not_put_into_one_batch(tiny: EncoderA
         encoder.prepare([[5] * 4, [5] * 5])
 
 
-@pytest.mark.parametrize("bad", [[5, 10**6], [-1, 5], []])
-def test_a_token_that_the_encoder_does_not_know_is_a_failure(tiny: EncoderArtifact, bad: list[int]) -> None:
-    encoder = OpenVinoEncoder(tiny.encoder, 1)
-    with pytest.raises(BackendFailure, match="the encoder does not know"):
+UNKNOWN: list[tuple[Any, list[int], str]] = [
+    *((OpenVinoEncoder, bad, "the encoder does not know") for bad in ([5, 10**6], [-1, 5], [])),
+    (OnnxEncoder, [5, 10**6], "1 × 2 tokens"),
+    (OnnxEncoder, [], ""),
+]
+
+
+@pytest.mark.parametrize(("kind", "bad", "said"), UNKNOWN)
+def test_a_token_that_the_encoder_does_not_know_is_a_failure(
+    tiny: EncoderArtifact, kind: Any, bad: list[int], said: str
+) -> None:
+    encoder = kind(tiny.encoder, 1)
+    with pytest.raises(BackendFailure) as failure:
         encoder([bad])
+    assert said in str(failure.value)
     assert encoder([[5, 6]]).shape == (1, 32)
 
 
@@ -113,19 +123,10 @@ def test_new_processes_that_start_with_two_runs_at_once_do_not_hang(tiny: Encode
 
 
 @pytest.fixture
-def reduced(tiny_store: Path, tiny: EncoderArtifact, tmp_path: Path) -> Iterator[EncoderArtifact]:
+def reduced(store: Path) -> EncoderArtifact:
     if not has_bf16():
         pytest.skip("this processor has no bfloat16")
-    store = EncoderStore.at(tmp_path / "store")
-    copy = store.add("tiny", tiny.spec, lambda folder: copied(tiny, folder))
-    yield export_reduced(tmp_path / "store", copy, "bf16", None, lambda _: None)
-
-
-def copied(artifact: EncoderArtifact, folder: Path) -> dict[str, object]:
-    for file in artifact.folder.iterdir():
-        if file.name != "manifest.json":
-            (folder / file.name).write_bytes(file.read_bytes())
-    return {}
+    return export_reduced(store, EncoderStore.at(store).find("tiny"), "bf16", None, lambda _: None)
 
 
 def test_an_export_at_bf16_is_the_same_graph_with_a_digest_that_names_its_engine(

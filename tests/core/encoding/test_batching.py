@@ -1,4 +1,4 @@
-"""Admission, order, cancellation, failure and end of the batcher, through the embedder that feeds it."""
+"""Admission, order, cancellation, failure and end of the batcher, through the embedder; which texts share a batch."""
 
 import asyncio
 import threading
@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isosim.arrays import Vectors
-from isosim.encoders.batching import WINDOW, BatchingPlan
+from isosim.encoders.batching import MIN_FILL, WINDOW, BatchingPlan, PendingText, pack
 from isosim.encoders.embedding import Embedder, Embeddings
 from isosim.encoders.texts import Judge, Side, Tokens
 from isosim.encoders.vector_cache import VectorCache
@@ -114,52 +116,31 @@ async def test_a_full_queue_refuses_instead_of_waiting_and_computes_none_of_the_
     with embedder(encoder, max_queued_texts=3) as made:
         tasks = [await hold(made, encoder), await under_way(made, "second")]
         with pytest.raises(Overloaded, match="the limit is 3") as raised:
-            await vectors(made, "third", "fourth")
+            await vectors(made, "second", "third", "fourth")  # shares a text that stays
         assert raised.value.retry_after >= 1
         assert made.batcher.queued == 2
         encoder.free.set()
-        await asyncio.gather(*tasks)
+        np.testing.assert_array_equal((await asyncio.gather(*tasks))[1], expected("second"))
         await idle(made)
         assert encoder.seen == ["first", "second"]
         np.testing.assert_array_equal(await vectors(made, "third", "fourth"), expected("third", "fourth"))
 
 
-async def test_a_refused_request_takes_nothing_from_one_it_shares_a_text_with(encoder: FakeEncoder) -> None:
-    with embedder(encoder, max_queued_texts=2) as made:
-        tasks = [await hold(made, encoder), await under_way(made, "shared")]
-        with pytest.raises(Overloaded):
-            await vectors(made, "shared", "third")
-        encoder.free.set()
-        np.testing.assert_array_equal(await tasks[1], expected("shared"))
-
-
 async def test_a_caller_who_leaves_does_not_hurt_another_who_shares_the_text(encoder: FakeEncoder) -> None:
     with embedder(encoder) as made:
-        first, gone = await hold(made, encoder), await under_way(made, "shared", "own")
+        first, gone = await hold(made, encoder), await under_way(made, "shared", "own", "again")
         stays = asyncio.create_task(vectors(made, "shared"))
         await asyncio.sleep(0.01)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        late = asyncio.create_task(vectors(made, "shared"))
+        late = asyncio.create_task(vectors(made, "shared", "again"))
         await asyncio.sleep(0.01)
         encoder.free.set()
         np.testing.assert_array_equal(await stays, expected("shared"))
-        np.testing.assert_array_equal(await late, expected("shared"))
+        np.testing.assert_array_equal(await late, expected("shared", "again"))
         await first
         await idle(made)
-    assert encoder.seen == ["first", "shared"]
-
-
-async def test_a_text_abandoned_and_asked_for_again_is_computed(encoder: FakeEncoder) -> None:
-    with embedder(encoder) as made:
-        first, gone = await hold(made, encoder), await under_way(made, "again")
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-        again = await under_way(made, "again")
-        encoder.free.set()
-        np.testing.assert_array_equal(await again, expected("again"))
-        await first
-        await idle(made)
+    assert encoder.seen == ["first", "shared", "again"]
 
 
 class Breaks(FakeEncoder):
@@ -374,22 +355,13 @@ async def test_beside_a_calibration_no_run_waits_for_all_cores() -> None:
 async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_prepared_meanwhile() -> None:
     encoder = ObservedEncoder()
     with embedder(encoder, runs=1, ahead=1) as made:
-        tasks = [await hold(made, encoder), await under_way(made, "second"), await under_way(made, "third")]
+        tasks = [await hold(made, encoder), await under_way(made, "second")]
         await until(lambda: len(encoder.prepared) == 2)
+        tasks.append(await under_way(made, "third"))
         assert encoder.running == 1
         encoder.free.set()
         await asyncio.gather(*tasks)
     assert encoder.most == 1
-
-
-async def test_a_prepared_batch_runs_before_those_that_are_prepared_after_it() -> None:
-    encoder = ObservedEncoder()
-    with embedder(encoder, runs=1, ahead=1) as made:
-        tasks = [await hold(made, encoder), await under_way(made, "second")]
-        await until(lambda: len(encoder.prepared) == 2)
-        tasks.append(await under_way(made, "third"))
-        encoder.free.set()
-        await asyncio.gather(*tasks)
     assert encoder.seen == ["first", "second", "third"]
 
 
@@ -406,6 +378,27 @@ async def test_a_newcomer_that_would_wait_too_long_is_refused_and_told_how_long(
         await asyncio.gather(*tasks)
         await idle(made)
         assert made.batcher.queued_size == 0
+
+
+@pytest.mark.parametrize(
+    ("free", "taken", "refused", "late"),
+    [
+        ({"free_size": 100, "free_requests": 0}, ["b" * 50, "c" * 50], "d", []),  # few texts never wait too long
+        ({"free_size": 0, "free_requests": 2}, ["b" * 150, "c" * 150], "d" * 50, ["e" * 300]),  # nor do large requests
+    ],
+)
+async def test_a_slow_device_refuses_neither_few_texts_nor_a_large_request_among_others_of_its_size(
+    encoder: FakeEncoder, free: dict[str, int], taken: list[str], refused: str, late: list[str]
+) -> None:
+    with embedder(encoder, max_wait=0.5, **free) as made:
+        tasks = [await hold(made, encoder)]
+        made.batcher.rate = 1.0  # the queue takes a minute and more
+        tasks += [await under_way(made, text) for text in taken]
+        with pytest.raises(Overloaded):
+            await vectors(made, refused)
+        tasks += [await under_way(made, text) for text in late]
+        encoder.free.set()
+        await asyncio.gather(*tasks)
 
 
 async def test_what_a_caller_who_left_asked_for_is_not_computed(encoder: FakeEncoder) -> None:
@@ -457,24 +450,43 @@ async def test_no_more_texts_are_tokenized_at_once_than_a_batch_is_chosen_from(e
     assert counts == [1, WINDOW, 300]
 
 
-async def test_a_slow_device_refuses_no_few_callers(encoder: FakeEncoder) -> None:
-    with embedder(encoder, max_wait=0.5, free_size=100, free_requests=0) as made:
-        tasks = [await hold(made, encoder)]
-        made.batcher.rate = 1.0  # the queue takes a minute and more
-        tasks += [await under_way(made, "b" * 50), await under_way(made, "c" * 50)]
-        with pytest.raises(Overloaded):
-            await vectors(made, "d")
-        encoder.free.set()
-        await asyncio.gather(*tasks)
+def pending_texts(lengths: list[int]) -> list[PendingText]:
+    return [PendingText(key=bytes([i % 256]), content=str(i), length=length) for i, length in enumerate(lengths)]
 
 
-async def test_a_large_request_may_wait_for_others_of_its_size(encoder: FakeEncoder) -> None:
-    with embedder(encoder, max_wait=0.5, free_size=0, free_requests=2) as made:
-        tasks = [await hold(made, encoder)]
-        made.batcher.rate = 1.0
-        tasks += [await under_way(made, "b" * 150), await under_way(made, "c" * 150)]
-        with pytest.raises(Overloaded):
-            await vectors(made, "d" * 50)
-        tasks.append(await under_way(made, "e" * 300))
-        encoder.free.set()
-        await asyncio.gather(*tasks)
+lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
+budgets = st.integers(1, 400)
+counts = st.integers(1, 12)
+
+
+@given(lengths, budgets, counts)
+def test_a_batch_is_an_unbroken_run_of_lengths_around_the_oldest_text_within_its_budgets(
+    found: list[int], tokens: int, texts: int
+) -> None:
+    waiting = pending_texts(found)
+    batch = pack(waiting, tokens, texts)
+    assert waiting[0] in batch
+    assert len({id(pending) for pending in batch}) == len(batch) <= texts
+    taken = [pending.length for pending in batch]
+    assert taken == sorted(taken)
+    left = [pending.length for pending in waiting if pending not in batch]
+    assert not any(taken[0] < length < taken[-1] for length in left)
+    padded = len(batch) * taken[-1]
+    assert padded <= tokens or len(batch) == 1
+    assert sum(taken) / padded >= MIN_FILL
+    for length in left if len(batch) < texts else ():  # it stops growing only where a neighbour does not fit
+        padded = (len(batch) + 1) * max(taken[-1], length)
+        assert padded > tokens or (sum(taken) + length) / padded < MIN_FILL
+
+
+@given(lengths, budgets, counts, st.integers(1, 8))
+def test_texts_of_one_rounded_length_share_a_batch_with_the_oldest(
+    found: list[int], tokens: int, texts: int, unit: int
+) -> None:
+    waiting = pending_texts(found)
+    batch = pack(waiting, tokens, texts, same_length=unit)
+    rounded = -(-waiting[0].length // unit)
+    alike = [pending for pending in waiting if -(-pending.length // unit) == rounded]
+    assert batch == alike[: len(batch)]  # in order of arrival, so the oldest is the first
+    most = max(1, min(texts, tokens // (rounded * unit)))
+    assert len(batch) == min(len(alike), most)

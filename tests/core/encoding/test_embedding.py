@@ -16,6 +16,8 @@ from isosim.encoders.texts import PooledVector, Side
 from isosim.encoders.vector_cache import SharedCache, VectorCache, decoded, encoded
 from tests.core.encoding.fake_encoder import FakeEncoder, letters, vector_of
 
+pytestmark = pytest.mark.anyio
+
 
 class FakeSharedCache:
     """A dictionary that others can reach too."""
@@ -77,7 +79,6 @@ def counted(answer: Embeddings) -> tuple[float, ...]:
     return tuple(getattr(answer, name) for name in COUNTS)
 
 
-@pytest.mark.anyio
 async def test_a_text_under_way_for_one_request_is_not_computed_for_another(encoder: FakeEncoder) -> None:
     with embedder(encoder, memory=0) as made:
         encoder.free.clear()
@@ -93,7 +94,6 @@ async def test_a_text_under_way_for_one_request_is_not_computed_for_another(enco
     ]  # fmt: skip
 
 
-@pytest.mark.anyio
 async def test_a_request_that_joins_a_waiting_text_has_not_waited_for_it_longer_than_it_took(
     encoder: FakeEncoder,
 ) -> None:
@@ -115,7 +115,6 @@ async def test_a_request_that_joins_a_waiting_text_has_not_waited_for_it_longer_
     assert joined.queue <= took
 
 
-@pytest.mark.anyio
 async def test_the_other_end_cut_off_is_another_text(encoder: FakeEncoder) -> None:
     content = "abcdefghij"
     sides: tuple[Side, Side] = ("right", "left")
@@ -125,7 +124,6 @@ async def test_the_other_end_cut_off_is_another_text(encoder: FakeEncoder) -> No
     assert [one.texts[0].truncated for one in found] == [True, True]
 
 
-@pytest.mark.anyio
 async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder: FakeEncoder) -> None:
     shared = FakeSharedCache()
     texts = ["abc", "abcdefghij"]
@@ -150,7 +148,6 @@ async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder
 
 
 @pytest.mark.parametrize("garbage", [b"", b"nonsense", b"\x01" * 20, b"\x04" + b"\x02" * 19])
-@pytest.mark.anyio
 async def test_garbage_in_the_shared_cache_is_a_miss_and_is_replaced(encoder: FakeEncoder, garbage: bytes) -> None:
     shared = FakeSharedCache()
     with embedder(encoder, shared=shared) as made:
@@ -163,7 +160,6 @@ async def test_garbage_in_the_shared_cache_is_a_miss_and_is_replaced(encoder: Fa
     assert stored.vector.tobytes() == found.vectors[0].tobytes()
 
 
-@pytest.mark.anyio
 async def test_a_text_finished_while_the_shared_cache_was_asked_keeps_its_bits(encoder: FakeEncoder) -> None:
     shared = FakeSharedCache()
     with embedder(encoder, shared=shared) as made:
@@ -180,7 +176,6 @@ async def test_a_text_finished_while_the_shared_cache_was_asked_keeps_its_bits(e
     assert encoder.seen == ["abc"]
 
 
-@pytest.mark.anyio
 async def test_timings_say_where_the_time_went_and_count_only_tokens_computed_for_this_request(
     encoder: FakeEncoder,
 ) -> None:
@@ -196,7 +191,6 @@ async def test_timings_say_where_the_time_went_and_count_only_tokens_computed_fo
     assert (third.tokenization, third.queue, third.inference) == (0, 0, 0)
 
 
-@pytest.mark.anyio
 async def test_a_cached_vector_does_not_keep_its_whole_batch_in_memory(encoder: FakeEncoder) -> None:
     with embedder(encoder) as made:
         await made.embed(["a", "b", "c"])

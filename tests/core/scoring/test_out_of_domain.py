@@ -10,40 +10,10 @@ from isosim.arrays import Doubles, Vectors
 from isosim.scoring.out_of_domain import (
     CLIP,
     FLOOR,
-    Combination,
-    DomainTest,
-    Standardization,
-    Statistics,
     check_lengths,
     level_energies,
 )
-
-
-def a_test(dim: int = 12, levels: int = 0, *, probe: bool = True, seed: int = 0) -> DomainTest:
-    """Any test: numbers of the right kind, whatever they mean."""
-    rng = np.random.default_rng(seed)
-    edges = np.array([0, dim // 4, dim // 2, dim])
-    bands = len(edges) - 1 + 2 + levels
-    width = 1 + bands + probe
-    rotation, _ = np.linalg.qr(rng.standard_normal((dim, dim)))
-    whitening = (rotation * rng.uniform(0.5, 3, dim)).astype(np.float32)
-    statistics = Statistics(rng.standard_normal(dim), whitening, edges, rng.standard_normal(2 * dim * probe))
-    standardization = Standardization(
-        np.log([5.0, 20.0, 60.0]),
-        rng.standard_normal((3, width)),
-        rng.uniform(0.3, 2, (3, width)),
-        np.eye(bands) + 0.2 * rng.standard_normal((bands, bands)),
-    )
-    one_sided = np.array([[-3.0, 0.0, 2.0, 300.0], [-1.0, 0.0, 3.0, 500.0]])
-    two_sided = np.array([[-300.0, -2.0, 0.0, 2.0, 300.0], [500.0, 3.0, 0.0, 3.0, 500.0]])
-    combination = Combination(
-        two_sided,
-        one_sided,
-        one_sided if probe else np.empty((2, 0)),
-        np.array([np.log([5.0, 60.0]), [0.4, -0.3]]),
-        np.array([[-2.0, 1.0, 4.0, 600.0], [0.0, 0.7, 4.0, 600.0]]),
-    )
-    return DomainTest(statistics, standardization, combination)
+from tests.core.scoring.references import a_test
 
 
 def vectors(count: int, dim: int = 12, seed: int = 1) -> Vectors:
@@ -167,77 +137,6 @@ def test_level_energies_are_log_mean_squares_of_the_levels_channels(sizes: list[
     np.testing.assert_allclose(level_energies(latents, sizes), expected)
     with pytest.raises(ValueError, match="do not fit"):
         level_energies(latents, [*sizes, 1])
-
-
-@pytest.mark.parametrize("levels", [0, 3])
-@pytest.mark.parametrize("probe", [False, True])
-def test_a_stored_test_judges_as_the_one_it_was_stored_from(levels: int, probe: bool) -> None:
-    test = a_test(levels=levels, probe=probe)
-    again = DomainTest.from_arrays({name: array.copy() for name, array in test.arrays().items()})
-    energies = np.zeros((50, levels)) if levels else None
-    one, two = (t.judge(vectors(50), lengths(50), energies) for t in (test, again))
-    np.testing.assert_array_equal(one.p_values, two.p_values)
-    np.testing.assert_array_equal(one.distances, two.distances)
-    assert test.arrays()["whitening"].dtype == np.float32
-
-
-@pytest.mark.parametrize("name", sorted(a_test().arrays()))
-def test_a_test_that_misses_an_array_is_not_loaded(name: str) -> None:
-    arrays = a_test().arrays()
-    del arrays[name]
-    with pytest.raises(KeyError, match=name):
-        DomainTest.from_arrays(arrays)
-
-
-@pytest.mark.parametrize("name", sorted(set(a_test().arrays()) - {"edges"}))
-def test_a_test_with_numbers_that_are_none_is_not_loaded(name: str) -> None:
-    arrays = a_test().arrays()
-    spoilt = arrays[name].copy()
-    spoilt.flat[0] = np.nan
-    with pytest.raises(ValueError, match="finite"):
-        DomainTest.from_arrays(arrays | {name: spoilt})
-
-
-@pytest.mark.parametrize(
-    ("name", "array"),
-    [
-        ("mean", np.zeros(11)),
-        ("whitening", np.ones((12, 11), np.float32)),
-        ("whitening", np.eye(12, dtype=np.float32) * (np.arange(12) > 0)),
-        ("probe", np.zeros(12)),
-        ("probe", np.zeros(0)),
-        ("edges", np.array([0, 3, 3, 12])),
-        ("edges", np.array([0, 3, 6, 13])),
-        ("edges", np.array([1, 3, 6, 12])),
-        ("edges", np.empty(0, np.intp)),
-        ("centres", np.log([5.0, 60.0, 20.0])),
-        ("centres", np.array([1.0, 2.0, 40.0])),
-        ("centres", np.empty(0)),
-        ("location", np.zeros((2, 7))),
-        ("scale", np.ones((3, 6))),
-        ("scale", np.zeros((3, 7))),
-        ("bands_root", np.eye(4)),
-        ("bands_root", np.array(1.0)),
-        ("bands_root", np.ones((5, 4))),
-        ("distance_curve", np.array([[0.0, 0.0], [0.0, 1.0]])),
-        ("bands_curve", np.empty((2, 0))),
-        ("probe_curve", np.empty((2, 0))),
-        ("final_curve", np.array([0.0, 1.0])),
-        ("final_curve", np.array([[0.0, 1.0], [1.0, 0.0]])),
-        ("final_curve", np.array([[0.0, 1.0], [-0.5, 1.0]])),
-        ("length_shift", np.array([[2.0, 1.0], [0.0, 0.0]])),
-        ("length_shift", np.zeros(3)),
-    ],
-)
-def test_a_test_that_makes_no_sense_is_not_loaded(name: str, array: npt.NDArray[np.floating]) -> None:
-    with pytest.raises(ValueError):
-        DomainTest.from_arrays(a_test().arrays() | {name: array})
-
-
-def test_a_curve_for_a_probe_that_is_not_there_is_refused() -> None:
-    test = a_test(probe=False)
-    with pytest.raises(ValueError, match="curve"):
-        DomainTest.from_arrays(test.arrays() | {"probe_curve": np.array([[0.0, 1.0], [0.0, 1.0]])})
 
 
 @pytest.mark.parametrize("longest", [0, 999_999])

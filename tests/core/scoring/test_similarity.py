@@ -1,7 +1,8 @@
-"""Cosines and what a calibration makes of them."""
+"""Cosines and what a calibration makes of them; distances of databases; flags of a pair."""
 
 import weakref
 from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,11 @@ from hypothesis.extra.numpy import arrays
 
 from isosim.arrays import Vectors
 from isosim.encoders.texts import PooledVector
+from isosim.errors import InvalidInput
 from isosim.scoring.calibration import Calibration, DomainModel
+from isosim.scoring.distances import Metric, Space, check_metric, cosines_of, distance_of, space_of
 from isosim.scoring.out_of_domain import DomainTest, Judgement
+from isosim.scoring.pair_features import PairFeatures, pair_features, words
 from isosim.scoring.similarity import cosine, flags_of, normalized, score
 from tests.core.scoring.references import MAP, REFERENCE
 from tests.modelling.calibration.domains import fitted
@@ -43,19 +47,8 @@ def test_a_vectors_length_does_not_enter_its_cosine(pair: tuple[Vectors, Vectors
     np.testing.assert_allclose(cosine(a * np.float32(factor), b), cosine(a, b), rtol=1e-5, atol=1e-6)
 
 
-@given(pairs(), st.data())
-def test_a_pairs_score_has_the_same_bits_whatever_pairs_stand_beside_it(
-    pair: tuple[Vectors, Vectors], data: st.DataObject
-) -> None:
-    a, b = pair
-    together = cosine(a, b)
-    rows = data.draw(st.lists(st.integers(0, len(a) - 1), min_size=1, max_size=20))
-    assert cosine(a[rows], b[rows]).tobytes() == together[rows].tobytes()
-    assert all(cosine(a[i : i + 1], b[i : i + 1]).tobytes() == together[i : i + 1].tobytes() for i in range(len(a)))
-
-
-@pytest.mark.parametrize("dim", [8, 30, 384, 768, 1024])
-def test_at_real_sizes_too_the_bits_of_a_score_do_not_depend_on_its_batch(dim: int) -> None:
+@pytest.mark.parametrize("dim", [2, 8, 30, 384, 768, 1024])
+def test_the_bits_of_a_score_do_not_depend_on_its_batch(dim: int) -> None:
     u, v = (np.random.default_rng(seed).standard_normal((512, dim // 2)).astype(np.float32) for seed in range(2))
     a, b = np.hstack([u, v]), np.hstack([v, -u])  # orthogonal: what is left is the order of summation
     together = cosine(a, b)
@@ -171,3 +164,146 @@ def test_a_texts_judgement_is_remembered_for_the_test_that_made_it_and_for_no_ot
         assert found is not None
         assert {verdict.p_value for verdict in found} == {test.p_value}
     assert (one.asked, other.asked) == (2, 1)
+
+
+@pytest.mark.parametrize("metric", get_args(Metric))
+def test_a_distance_gives_back_its_cosine(metric: Any) -> None:
+    cosines = np.linspace(-1, 1, 201)
+    distances = np.array([distance_of(float(cosine), metric) for cosine in cosines])
+    assert np.allclose(cosines_of(distances, metric, "distances"), cosines, atol=1e-12)
+
+
+def test_distances_are_those_of_unit_vectors() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in rng.normal(size=(2, 50, 9)))
+    cosines = (a * b).sum(1)
+    measured = {
+        "cosine_distance": 1 - cosines,
+        "l2": np.linalg.norm(a - b, axis=1),
+        "l2_squared": ((a - b) ** 2).sum(1),
+        "inner_product": (a * b).sum(1),
+    }
+    for metric, values in measured.items():
+        assert np.allclose(cosines_of(values, metric, "distances"), cosines, atol=1e-12), metric  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "message"),
+    [
+        (None, [0.5, 1.01], r"cosines\[1\] is 1\.01; cosines lie in -1 to 1"),
+        (None, [float("nan")], r"cosines\[0\] is nan"),
+        ("l2", [0.1, -0.1], r"cosines\[1\] is -0\.1; this is not a possible value of l2"),
+        ("l2", [1e300], r"cosines\[0\] is 1e\+300"),
+        ("l2_squared", [4.01], "4.01"),
+        ("cosine_distance", [2.2], "2.2"),
+        ("inner_product", [float("-inf")], "-inf"),
+    ],
+)
+def test_what_stands_for_no_cosine_is_named(metric: Any, values: list[float], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        cosines_of(np.array(values), metric, "cosines")
+
+
+def test_rounding_of_databases_is_taken() -> None:
+    assert cosines_of(np.array([1.0000002, -1.0005]), None, "cosines").tolist() == [1.0, -1.0]
+    assert cosines_of(np.array([-1e-7]), "l2_squared", "distances").tolist() == [1.0]
+
+
+def test_a_domain_that_transforms_vectors_asks_which_ones_are_meant() -> None:
+    assert space_of(None, "unit=l2", "news", identity=True) == "calibrated"
+    assert [space_of(space, "unit=l2", "news", identity=False) for space in get_args(Space)] == list(get_args(Space))
+    with pytest.raises(InvalidInput, match=r"calibrated if your index holds vectors of isosim/news, or raw"):
+        space_of(None, "unit=l2", "news", identity=False)
+
+
+def test_only_vectors_of_one_length_have_other_distances_than_the_cosines() -> None:
+    check_metric("cosine_distance", "ours", unit=False)
+    check_metric("l2", "ours", unit=True)
+    with pytest.raises(InvalidInput, match="l2 determines a cosine only if all vectors have length 1"):
+        check_metric("l2", "ours", unit=False)
+
+
+NUMBERS = [
+    # seen
+    ("Windows 10", "Windows 11", True),
+    ("3.5 kg", "35 kg", True),
+    ("from 9 to 5", "from 9 to 6", True),
+    ("on 31.10.2024", "on 30.10.2024", True),
+    ("غرفة ٢٥", "غرفة ٢٦", True),
+    ("कमरा १२", "कमरा 21", True),
+    ("１２号室", "13号室", True),
+    ("12개월", "24개월", True),
+    ("9" * 5000 + "1", "9" * 5000 + "2", True),
+    # equal
+    ("1,000 users", "1000 users", False),
+    ("1.000 Euro", "1000 Euro", False),
+    ("3.50", "3,5", False),
+    ("007", "7", False),
+    ("غرفة ٢٥", "room 25", False),
+    ("١٬٠٠٠٫٥", "1000.5", False),
+    # one text says more than the other
+    ("Windows 10", "Windows", False),
+    ("iPhone 6 or 7", "iPhone 7", False),
+    # not seen: number words, and numbers with a unit of their size
+    ("two men", "three men", False),
+    ("first", "second", False),
+    ("10k", "10,000", True),
+]
+NEGATIONS = [
+    # seen
+    ("It is safe.", "It is not safe.", True),
+    ("It is safe.", "It isn't safe.", True),
+    ("It is safe.", "It ISN’T safe.", True),
+    ("it is safe", "it isnt safe", True),
+    ("You can go", "You cannot go", True),
+    ("mit Strom", "ohne Strom", True),
+    ("Es gibt Kuchen", "Es gibt keinen Kuchen", True),
+    ("Это правда", "Это не правда", True),
+    ("هو هنا", "هو ليس هنا", True),
+    ("यह सही है", "यह सही नहीं है", True),
+    ("학교에 갔다", "학교에 안 갔다", True),
+    ("물이 있다", "물이 있다 없다", True),
+    # both negated, or none
+    ("It is not safe.", "It isn't safe.", False),
+    ("No way", "No way at all", False),
+    # other words: a paraphrase
+    ("Why is he still here?", "Why has he not left yet?", False),
+    # not seen: parts of words, inflected words, and other languages
+    ("It is safe.", "It is unsafe.", False),
+    ("He likes it.", "He does not like it.", False),
+    ("C'est sûr", "Ce n'est pas sûr", False),
+    ("我去", "我不去", False),
+    # nothing but a negation
+    ("no", "yes", False),
+    ("not", "", False),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "differ"), NUMBERS)
+def test_numbers_differ_if_each_text_has_one_that_the_other_lacks(a: str, b: str, *, differ: bool) -> None:
+    assert PairFeatures.of(a, b).numbers_differ == PairFeatures.of(b, a).numbers_differ == differ
+
+
+@pytest.mark.parametrize(("a", "b", "differs"), NEGATIONS)
+def test_negation_differs_if_one_of_two_nearly_equal_texts_is_negated(a: str, b: str, *, differs: bool) -> None:
+    assert PairFeatures.of(a, b).negation_differs == PairFeatures.of(b, a).negation_differs == differs
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A red-brick house, 5 m.", ["a", "red", "brick", "house", "5", "m"]),
+        ("Ein Café «neu»", ["ein", "café", "neu"]),
+        ("Cafe\u0301", ["café"]),  # composed and decomposed letters are equal
+        ("मैं नहीं", ["मैं", "नहीं"]),  # vowel signs belong to their letters
+        ("赤い car。", ["赤", "い", "car"]),
+        ("", []),
+    ],
+)
+def test_words(text: str, found: list[str]) -> None:
+    assert words(text) == found
+
+
+def test_shared_words_and_their_order() -> None:
+    table = pair_features([("the dog bit the man", "the man bit the dog"), ("a b", "c d"), ("a", "a"), ("!", "?")])
+    assert table.tolist() == [[1, 3 / 5, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]

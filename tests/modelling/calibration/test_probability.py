@@ -1,7 +1,8 @@
-"""What labelled pairs teach: the curve, the precision table, and honest figures about them."""
+"""Probabilities that labelled pairs teach: curve, precision, recall, features of a pair, and their figures."""
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
 
 from isosim.arrays import Doubles
+from isosim.encoders.store import EncoderArtifact
+from isosim.fitting import pair_map, probability
+from isosim.fitting.job import calibrate_job
 from isosim.fitting.probability import (
     FEWEST_ABOVE,
     LEVELS,
@@ -31,8 +35,15 @@ from isosim.fitting.probability import (
     smooth_targets,
     wilson,
 )
+from isosim.fitting.publication import Fit
+from isosim.fitting.recall import at_thresholds
+from isosim.jobs.job import JobRequest, LabelledPair
+from isosim.jobs.posted import Posted
+from isosim.scoring.pair_features import PairMap
 from isosim.scoring.probability import ProbabilityMap, evidence
 from tests.core.scoring.references import REFERENCE
+from tests.stores import domains_of
+from tests.text import sentences
 
 ONE_SLOPE = np.array([0.9])  # one interval: Platt's line
 
@@ -328,3 +339,122 @@ def test_new_labels_are_compared_with_a_rival_by_the_loss_of_their_own_out_of_fo
     assert 0 < compared.standard_error < 0.05
     similarities, scale, known = _arguments(300)
     assert fit(similarities, scale, known, seed=1, rival=first, graded=True)[1].compared is None
+
+
+@given(st.integers(1, 200), st.integers(0, 1000))
+def test_a_threshold_below_all_matches_finds_them_all_and_no_more(count: int, seed: int) -> None:
+    weights = np.random.default_rng(seed).uniform(0.1, 9, count)
+    one = np.ones(count)
+    recall, low, high, *_ = at_thresholds(np.array([-1.0]), np.linspace(0, 1, count), one, weights, one[:1])
+    assert recall[0] == pytest.approx(1)
+    assert low[0] < recall[0] <= high[0] <= 1
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("what", "at", "count"),
+    [("recall", 0.35, 100), ("recall", 0.35, 1000), ("precision", 0.3, 300), ("precision", 0.4, 300)],
+)
+def test_the_interval_of_a_recall_or_a_precision_covers_the_truth(
+    what: str, at: float, count: int, weighted: bool
+) -> None:
+    """In 400 samples. The weighted samples hold more high-scoring pairs than the population does."""
+    similarities, labels = draw(50_000, seed=3)
+    passing = similarities >= at
+    true = labels[passing].sum() / labels.sum() if what == "recall" else labels[passing].mean()
+    chance = 0.2 + 0.8 * expit(10 * (similarities - 0.3)) if weighted else np.ones(len(similarities))
+    chance /= chance.sum()
+    rng = np.random.default_rng(4)
+    covered = 0
+    for _ in range(400):
+        rows = rng.choice(len(similarities), count, p=chance)
+        stated = labels[rows][passing[rows]].mean()
+        own = similarities[rows], labels[rows], 1 / chance[rows]
+        found = at_thresholds(np.array([at]), *own, np.array([stated]))
+        low, high = found[1:3] if what == "recall" else found[-2:]
+        assert what == "recall" or low[0] <= stated <= high[0]
+        covered += bool(low[0] <= true <= high[0])
+    assert 0.90 <= covered / 400 <= (0.985 if what == "recall" else 0.99)
+
+
+def test_heavy_pairs_without_a_match_widen_the_interval_of_a_recall() -> None:
+    """What they stand for may hold matches that no draw has met."""
+    similarities = np.linspace(1, 0, 200)
+    labels = (similarities > 0.75).astype(np.float64)
+    heavy = np.where(similarities < 0.5, 1000.0, 1.0)
+    at = np.array([0.7])
+    bounds = [at_thresholds(at, similarities, labels, w, at).recall_low[0] for w in (np.ones(200), heavy)]
+    assert bounds[0] > 0.9
+    assert bounds[1] < 0.1
+
+
+COUNT = 400
+
+
+def pairs(*, helpful: bool) -> tuple[probability.LabelledScores, Doubles, Doubles]:
+    """Labels that depend on the evidence, and where features help also on `numbers_differ`."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(3, 2, COUNT)
+    features = np.column_stack([rng.random((COUNT, 2)), rng.random((COUNT, 2)) < 0.3]).astype(np.float64)
+    logits = x - 3 - 4 * features[:, 2] * helpful
+    labels = (rng.random(COUNT) < 1 / (1 + np.exp(-logits))).astype(np.float64)
+    return probability.LabelledScores.build(np.tanh(x / 9), labels), x, features
+
+
+def test_features_that_help_are_used() -> None:
+    labelled, x, features = pairs(helpful=True)
+    found, report = pair_map.fit(labelled, x, features, 0)
+    assert found is not None
+    assert found.moves[2] < -2
+    rates = np.full(2, 0.05)
+    same, other = found.probability(rates, np.array([[0.5, 0.5, 0, 0], [0.5, 0.5, 1, 0]]))
+    assert same > other + 0.3
+    assert report.loss < report.rival_loss
+
+
+def test_features_that_do_not_help_are_left_out() -> None:
+    assert pair_map.fit(*pairs(helpful=False), 0)[0] is None
+
+
+def test_thresholds_by_precision_are_probabilities_as_they_are_served() -> None:
+    labelled, x, features = pairs(helpful=True)
+    found, _ = pair_map.fit(labelled, x, features, 0)
+    assert found is not None
+    served = found.probability(1 / (1 + np.exp(x)), features)
+    for precision in (0.7, 0.9):
+        probability, low, high = found.curve.precision_threshold(precision)
+        passing = served >= probability - 1e-9
+        assert low <= probability <= high
+        assert served[passing].mean() == pytest.approx(precision, abs=0.01)  # as the map itself says
+        assert found.curve.recall(precision)[0] == pytest.approx(labelled.labels[passing].sum() / labelled.labels.sum())
+
+
+def test_a_stored_map_gives_the_same_probabilities() -> None:
+    labelled, x, features = pairs(helpful=True)
+    found, _ = pair_map.fit(labelled, x, features, 0)
+    assert found is not None
+    again = PairMap.from_arrays(found.arrays())
+    rates = 1 / (1 + np.exp(x))
+    np.testing.assert_allclose(evidence(rates), x)
+    assert (again.probability(rates, features) == found.probability(rates, features)).all()
+
+
+def test_a_job_learns_from_the_texts_of_labelled_pairs(tiny: EncoderArtifact, tmp_path: Path) -> None:
+    """Other texts and other numbers are no matches."""
+    every = sentences(600)
+    labels = [
+        LabelledPair(f"7 {text}", f"{every[row + (row % 4 == 3)]} {7 + (row % 4 == 1)}", float(row % 2 == 0))
+        for row, text in enumerate(every[:200])
+    ]
+    request = JobRequest("d", tiny.digest, tiny.id, method="identity")
+
+    def learnt(count: int) -> Fit:
+        inputs = Posted(every, labels[:count])
+        return calibrate_job(request, inputs, tiny, domains_of(tmp_path), lambda _, __: None, threads=1)
+
+    enough = learnt(200)
+    assert enough.model.pair_map is not None
+    assert enough.report["labels"]["pair_features"]
+    few = learnt(90)
+    assert few.model.pair_map is None
+    assert few.report["labels"]["pair_features"] is None

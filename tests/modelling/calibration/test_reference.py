@@ -1,6 +1,7 @@
-"""Building a reference: which pairs are taken, the tail, and how sure it is."""
+"""Building a reference: pairs, tail, ties, false hits of searches, and how sure all of it is."""
 
 from collections import Counter
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -9,9 +10,26 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from evaluation.calibrated import false_match_rate
 from isosim.arrays import Doubles, Rows, Vectors
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import InvalidInput
+from isosim.fitting import false_hits, reference
+from isosim.fitting.evidence import repeated
+from isosim.fitting.job import calibrate_job
+from isosim.fitting.publication import off_by
 from isosim.fitting.reference import Pairs, build, fit_tail, folds, pareto, sample_pairs
+from isosim.jobs.job import JobRequest
+from isosim.jobs.posted import Posted
+from isosim.scoring.advice import Target, advise, rounded
+from isosim.scoring.calibration import DomainModel
+from isosim.scoring.equating import USUAL_RATES, equate, table
+from isosim.scoring.false_hits import FalseHitTable
 from isosim.scoring.reference import ReferenceDistribution
+from isosim.scoring.similarity import normalized
+from tests.modelling.calibration.domains import COUNT, pairs_of, reference_of, texts_with, without_ties
+from tests.stores import domains_of
+from tests.text import sentences
 
 
 def latents(count: int, dim: int = 8, seed: int = 0) -> Vectors:
@@ -112,7 +130,7 @@ def test_a_tail_that_does_not_fit_says_so() -> None:
     assert fit_tail(lumps)[2] > 0.5
 
 
-def reference_of(x: Vectors, seed: int = 0) -> ReferenceDistribution:
+def measured(x: Vectors, seed: int = 0) -> ReferenceDistribution:
     rng = np.random.default_rng(seed)
     return build(sample_pairs([(x, np.arange(len(x)))], rng), rng)
 
@@ -120,7 +138,7 @@ def reference_of(x: Vectors, seed: int = 0) -> ReferenceDistribution:
 @pytest.mark.parametrize("rate", [0.3, 0.1, 0.01, 0.001])
 def test_a_threshold_has_its_rate_on_the_pairs_it_was_made_of(rate: float) -> None:
     x = latents(400)
-    reference = reference_of(x)
+    reference = measured(x)
     pairs = sample_pairs([(x, np.arange(400))], np.random.default_rng(0))
     share = float((pairs.similarities >= reference.threshold(rate)).mean())
     assert share == pytest.approx(rate, rel=0.2 if rate < 0.01 else 0.03)
@@ -129,13 +147,13 @@ def test_a_threshold_has_its_rate_on_the_pairs_it_was_made_of(rate: float) -> No
 
 
 def test_the_interval_of_a_threshold_covers_the_truth_about_as_often_as_it_says() -> None:
-    truth = reference_of(latents(1500, seed=99)).threshold(0.01)
-    intervals = [reference_of(latents(150, seed=seed)).interval(0.01) for seed in range(20)]
+    truth = measured(latents(1500, seed=99)).threshold(0.01)
+    intervals = [measured(latents(150, seed=seed)).interval(0.01) for seed in range(20)]
     assert sum(low <= truth <= high for low, high in intervals) >= 15
 
 
 def test_the_relative_error_of_a_rate_is_how_much_it_varies_between_samples() -> None:
-    references = [reference_of(latents(150, seed=seed)) for seed in range(30)]
+    references = [measured(latents(150, seed=seed)) for seed in range(30)]
     threshold = references[0].threshold(0.01)
     rates = [float(reference.false_match_rate(np.array([threshold]))[0]) for reference in references]
     stated = float(np.mean([reference.relative_error[list(reference.levels).index(0.01)] for reference in references]))
@@ -144,14 +162,14 @@ def test_the_relative_error_of_a_rate_is_how_much_it_varies_between_samples() ->
 
 def test_more_sentences_make_a_threshold_surer() -> None:
     def width(count: int) -> float:
-        low, high = reference_of(latents(count)).interval(0.01)
+        low, high = measured(latents(count)).interval(0.01)
         return high - low
 
     assert width(60) > width(240) > width(960) > 0
 
 
 def test_a_reference_is_the_same_each_time_for_one_seed() -> None:
-    one, again, other = (reference_of(latents(60), seed) for seed in (0, 0, 1))
+    one, again, other = (measured(latents(60), seed) for seed in (0, 0, 1))
     for name, array in one.arrays().items():
         np.testing.assert_array_equal(array, again.arrays()[name])
     assert not np.array_equal(one.low, other.low)
@@ -159,8 +177,8 @@ def test_a_reference_is_the_same_each_time_for_one_seed() -> None:
 
 def test_fewer_than_20_sentences_make_no_reference() -> None:
     with pytest.raises(ValueError, match="at least 20 sentences"):
-        reference_of(latents(19))
-    assert reference_of(latents(20)).pairs == 190
+        measured(latents(19))
+    assert measured(latents(20)).pairs == 190
 
 
 cosines = arrays(np.float32, st.integers(30, 300), elements=st.floats(-1, 1, width=32))
@@ -180,3 +198,175 @@ def test_any_sample_makes_a_scale_that_falls_and_can_be_stored(similarities: npt
     for rate in (0.5, 0.1, 0.01, 1e-4, 1e-6):
         low, high = again.interval(rate)
         assert low <= again.threshold(rate) <= high
+
+
+def vectors(count: int, seed: int, hubs: float = 0.0) -> np.ndarray:
+    """Random vectors of 16 dimensions; `hubs`: how much nearer to a common direction a tenth of them lies."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, 16))
+    x[: count // 10, 0] += hubs
+    return rng.permutation(x).astype(np.float32)
+
+
+def calibrated(x: np.ndarray) -> tuple[ReferenceDistribution, FalseHitTable]:
+    rng = np.random.default_rng(0)
+    whole = [(x, np.arange(len(x)))]
+    made = reference.build(reference.sample_pairs(whole, rng), rng, intervals=False)
+    table = false_hits.build(whole, made, rng)
+    assert table is not None
+    return made, table
+
+
+def test_shares_are_those_of_all_subsamples() -> None:
+    hits = np.array([[3, 1, 0], [0, 0, 0], [6, 5, 2]], np.float64)  # of 6 entries
+    for size, found in zip((1, 2, 4, 6), false_hits.shares(hits, 6, np.array([1, 2, 4, 6])), strict=True):
+        counted = [
+            np.mean([any(entry < k for entry in chosen) for chosen in combinations(range(6), size)])
+            for k in hits.ravel()
+        ]
+        np.testing.assert_allclose(found, np.reshape(counted, hits.shape).mean(0), atol=1e-12)
+
+
+@pytest.mark.parametrize("hubs", [0.0, 4.0])
+@pytest.mark.parametrize("gallery", [30, 300, 2000])
+def test_searches_among_unseen_entries_find_as_many_wrong_matches_as_were_asked_for(hubs: float, gallery: int) -> None:
+    made, table = calibrated(vectors(1500, 1, hubs))
+    unseen = normalized(vectors(12_000, 2, hubs))
+    level = table.level(0.02, gallery)
+    queries = unseen[:2000]
+    best = np.concatenate([
+        (queries[start : start + 500] @ unseen[2000 + shift : 2000 + shift + gallery].T).max(1)
+        for shift in range(0, 8000, 2000)
+        for start in range(0, 2000, 500)
+    ])  # fmt: skip
+    share = float((best >= made.threshold(level.rate)).mean())
+    assert 0.012 < share < 0.032
+    assert level.extrapolated == (gallery > 1499)
+
+
+def test_a_single_entry_is_a_pair() -> None:
+    _, table = calibrated(vectors(2000, 4))
+    rates = np.array([1e-2, 1e-3])
+    np.testing.assert_allclose(table.share(rates, 1), rates, rtol=0.15)
+
+
+def test_too_few_sentences_have_no_table() -> None:
+    x = vectors(40, 5)
+    rng = np.random.default_rng(0)
+    made = reference.build(reference.sample_pairs([(x, np.arange(40))], rng), rng, intervals=False)
+    tenths = [(x[part], part) for part in np.array_split(np.arange(40), 10)]
+    assert false_hits.build(tenths, made, rng) is None
+
+
+@pytest.mark.parametrize("repeated", [0.05, 0.2])
+def test_identical_texts_are_hits_of_each_other_however_strict_the_threshold(repeated: float) -> None:
+    """What is told of a tie is what searches among such texts find."""
+    x = vectors(1500, 6)
+    x[: int(repeated * len(x))] = x[0]
+    made, table = calibrated(x)
+    unit = normalized(x)
+    among = 100
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(20):
+        order = rng.permutation(len(x))
+        best = (unit[order[among:]] @ unit[order[:among]].T).max(1)
+        found.append(float((best >= 0.9999).mean()))
+    told = float(table.share(np.array([made.smallest_rate]), among)[0])
+    assert told == pytest.approx(np.mean(found), rel=0.15)
+    within_the_tie = table.hits[:, table.rates < made.smallest_rate]
+    assert (within_the_tie[table.galleries >= among] >= 0.8 * repeated).all()
+    with pytest.raises(InvalidInput, match="the next reachable rate is 0"):
+        advise(DomainModel(made, false_hits=table), "news", Target(false_hit_rate=0.001, gallery=among))
+
+
+FACTOR = 1.25
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.01, 0.003, 0.001])
+@pytest.mark.parametrize("shares", [(), (0.05,), (0.1,), (0.2,), (0.1, 0.1), (0.3, 0.02)])
+def test_a_threshold_keeps_its_rate_where_texts_repeat_or_is_refused_with_one_that_does(
+    shares: tuple[float, ...], rate: float
+) -> None:
+    x = texts_with(*shares)
+    model = DomainModel(reference_of(x))
+    try:
+        asked, threshold = rate, advise(model, "mails", Target(fmr=rate)).similarity
+    except InvalidInput as error:
+        assert shares, "nothing ties"
+        asked = float(str(error).split()[-3 if str(error).endswith("or more") else -1])
+        assert asked > rate
+        assert f"{asked:g}" in str(error)
+        threshold = advise(model, "mails", Target(fmr=asked)).similarity
+    assert 1 / FACTOR <= false_match_rate(x, threshold) / asked <= FACTOR
+
+
+def test_a_rate_between_two_ties_is_refused_with_those_on_both_sides() -> None:
+    """Two notices: pairs of one of each tie below 1, and no threshold divides them."""
+    x = texts_with(0.15, 0.15)
+    x[112:224] += 2 * x[:112]
+    scale = reference_of(x)
+    between, top = scale.gaps
+    assert scale.tied[0] < 0.95
+    with pytest.raises(InvalidInput, match=rf"reaches are {between[0]:.3g} and {rounded(between[1]):g}"):
+        advise(DomainModel(scale), "mails", Target(fmr=float(between.mean())))
+    assert (
+        scale.smallest_rate == pytest.approx(2 * 112 * 111 / (COUNT * (COUNT - 1)), rel=1e-3) == pytest.approx(top[1])
+    )
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.2])
+def test_equal_texts_score_with_the_rate_of_all_pairs_that_tie_up_to_rounding(share: float) -> None:
+    x = texts_with(share)
+    equal = round(share * COUNT)
+    expected = equal * (equal - 1) / (COUNT * (COUNT - 1))
+    scores = np.array([1.0, 1 - 6e-8, 1 - 1.2e-7], np.float32)
+    np.testing.assert_allclose(reference_of(x).false_match_rate(scores), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("equal", [5, 12, 40])
+def test_a_tie_too_rare_for_the_quantiles_is_counted_from_ten_pairs_on(equal: int) -> None:
+    x = texts_with(equal / 2000, count=2000)
+    scale = reference_of(x)
+    pairs = equal * (equal - 1) / 2
+    assert scale.smallest_rate == pytest.approx(pairs / scale.pairs, rel=1e-3)
+    at = [*np.linspace(scale.threshold(1e-3), 0.999, 20)]
+    counted = [false_match_rate(x, similarity) for similarity in at]
+    rates = scale.false_match_rate(np.array(at))
+    assert (np.abs(np.log(rates / np.maximum(counted, 1e-12)))[np.array(counted) * scale.pairs > 100] < 0.25).all()
+
+
+def test_a_scale_that_knows_its_ties_is_judged_better_than_one_that_lost_them() -> None:
+    x, others = texts_with(0.2), pairs_of(texts_with(0.2, seed=1))
+    assert off_by(reference_of(x), others) < 0.1 < off_by(without_ties(x), others)
+
+
+def test_a_threshold_is_carried_over_only_to_a_rate_that_the_new_scale_has() -> None:
+    plain, mails = reference_of(texts_with(), intervals=True), reference_of(texts_with(0.2), intervals=True)
+    assert [one.fmr for one in table(plain, mails)] == pytest.approx([0.1, 0.05])
+    assert len(table(plain, plain)) == len(USUAL_RATES)
+    with pytest.raises(InvalidInput, match="which no threshold of the new version reaches"):
+        equate(plain, mails, plain.threshold(0.001))
+
+
+def test_groups_of_equal_vectors_are_found_whatever_lies_between_them() -> None:
+    x = texts_with(0.1, 0.03, 2 / COUNT)
+    order = np.random.default_rng(1).permutation(COUNT)
+    groups = repeated(x[order])
+    assert [len(rows) for rows in groups] == [74, 22, 2]
+    assert sorted(order[groups[0]].tolist()) == list(range(74))
+    assert all((np.diff(rows) > 0).all() for rows in groups)
+    assert repeated(texts_with()) == []
+
+
+def test_a_report_names_the_lines_of_repeated_texts_and_never_a_text(
+    tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    domains = domains_of(tmp_path_factory.mktemp("repeated"))
+    plain = sentences(300)
+    texts = [*plain[:10], plain[0], *(text.upper() for text in plain[:5]), *plain[10:]]  # the tokenizer is uncased
+    asked = JobRequest("mails", tiny.digest, tiny.id, "identity", sentences=len(texts))
+    made = calibrate_job(asked, Posted(texts, []), tiny, domains, lambda _, __: None, threads=1)
+    facts = made.report["repeated"]
+    assert (facts["texts"], facts["vectors"]) == (10, 5)
+    assert facts["groups"][:2] == [{"texts": 2, "lines": [1, 12]}, {"texts": 2, "lines": [2, 13]}]

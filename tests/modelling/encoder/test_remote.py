@@ -1,6 +1,7 @@
 """Registering an encoder that runs on another server."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,38 +81,39 @@ def test_the_same_registration_again_moves_it_and_any_other_is_refused(server: R
     assert EncoderStore.at(registered).find("far").remote == before.remote
 
 
-def test_a_failure_that_passes_is_no_sign_that_a_server_knows_no_base64(server: RemoteServer, tmp_path: Path) -> None:
-    server.answer = lambda *_: (503, b"", {})
-    with pytest.raises(BackendFailure):
-        add(tmp_path, server)
-    assert len(server.requests) == 1
-
-
-def test_a_removed_encoder_registered_anew_is_another_one(server: RemoteServer, tmp_path: Path) -> None:
-    first = add(tmp_path, server)
-    EncoderStore.at(tmp_path).remove(first)
+def test_one_that_was_removed_and_registered_anew_is_another_and_a_server_without_base64_is_asked_for_numbers(
+    server: RemoteServer, registered: Path, tmp_path: Path
+) -> None:
+    encoders = EncoderStore.at(shutil.copytree(registered, tmp_path / "store"))
+    first = encoders.find("far")
+    encoders.remove(first)
     with pytest.raises(Unavailable):
-        EncoderStore.at(tmp_path).find("far")
-    assert add(tmp_path, server).digest != first.digest
+        encoders.find("far")
 
-
-def test_the_name_of_an_exported_encoder_is_not_taken(server: RemoteServer, store: Path) -> None:
-    with pytest.raises(InvalidInput, match="choose another name"):
-        register(store, "tiny", server.url, "m", lambda _: None)
-    assert not server.requests
-
-
-def test_a_server_that_knows_no_base64_is_asked_for_numbers(server: RemoteServer, tmp_path: Path) -> None:
     def answer(server: RemoteServer, texts: list[str]) -> tuple[int, bytes, dict[str, str]]:
         if "encoding_format" in server.requests[-1]:
             return 422, b'{"detail": "unknown field encoding_format"}', {}
         return 200, json.dumps({"data": server.entries(texts, as_base64=False)}).encode(), {}
 
     server.answer = answer
-    artifact = add(tmp_path, server)
-    assert artifact.remote is not None
-    assert artifact.remote.encoding == "float"
-    check(artifact)
+    again = add(tmp_path / "store", server, prompt="query: ", max_length=64)
+    assert again.digest != first.digest
+    assert again.remote is not None
+    assert again.remote.encoding == "float"
+    check(again)
+
+
+def test_nothing_is_asked_for_a_name_that_is_taken_and_once_of_a_server_that_fails(
+    server: RemoteServer, store: Path
+) -> None:
+    """A failure that passes is no sign that a server knows no base64."""
+    with pytest.raises(InvalidInput, match="choose another name"):
+        register(store, "tiny", server.url, "m", lambda _: None)
+    assert not server.requests
+    server.answer = lambda *_: (503, b"", {})
+    with pytest.raises(BackendFailure):
+        add(store, server)
+    assert len(server.requests) == 1
 
 
 def test_what_no_score_could_rest_on_is_not_registered(server: RemoteServer, tmp_path: Path) -> None:

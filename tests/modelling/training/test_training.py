@@ -249,7 +249,6 @@ def test_the_dropout_rate_applies_to_every_layer(tiny_checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"layers": 5}, "this encoder has 4 layers"),
         ({"max_length": 65}, "64 tokens at most"),
         ({"learning_rate": 1e30}, "infinite or NaN at step"),
     ],

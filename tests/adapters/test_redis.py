@@ -1,18 +1,26 @@
-"""The shared cache on a real Redis that comes and goes: slower, never wrong, never an error."""
+"""The shared cache on a real Redis that comes and goes; and why Redis cannot be used, in words."""
 
 import asyncio
 import socket
+import subprocess
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import redis as sync_redis
+from redis import Redis
+from redis.exceptions import RedisError
 
 from isosim.circuit_breaker import FAILURES, CircuitBreaker
 from isosim.encoders.cache import BACKLOG, PREFIX, RedisCache
 from isosim.encoders.vector_cache import MOST_KEYS, VectorCache
-from tests.processes import RedisServer
+from isosim.errors import Unavailable
+from isosim.redis_connection import refuse_wrong_role, why, wrong_role
+from tests.processes import Process, RedisServer, free_port, wait_until
+
+pytestmark = pytest.mark.anyio
 
 TIMEOUT = 1.0  # s; a machine that is busy for less is no Redis that is away
 
@@ -48,7 +56,6 @@ async def store(cache: RedisCache, **entries: bytes) -> None:
     await eventually(there)
 
 
-@pytest.mark.anyio
 async def test_entries_are_under_our_name_and_expire_and_come_in_the_order_asked_for(
     cache: RedisCache, redis_server: RedisServer
 ) -> None:
@@ -61,7 +68,6 @@ async def test_entries_are_under_our_name_and_expire_and_come_in_the_order_asked
     assert await cache.get([b"b", b"missing", b"a", b"c", b"b"]) == [b"", None, b"\x00\xff", None, b""]
 
 
-@pytest.mark.anyio
 async def test_without_redis_everything_is_a_miss_in_time_and_counted(
     cache: RedisCache, redis_server: RedisServer, events: Counter[str]
 ) -> None:
@@ -73,7 +79,6 @@ async def test_without_redis_everything_is_a_miss_in_time_and_counted(
     assert events == {"error": 2}
 
 
-@pytest.mark.anyio
 async def test_a_redis_that_hangs_costs_the_timeout_and_then_nothing_until_it_is_tried_again(
     cache: RedisCache, redis_server: RedisServer, events: Counter[str]
 ) -> None:
@@ -91,7 +96,6 @@ async def test_a_redis_that_hangs_costs_the_timeout_and_then_nothing_until_it_is
         assert events["open"] == 100
 
 
-@pytest.mark.anyio
 async def test_an_answer_that_comes_late_is_never_taken_for_another_keys(
     cache: RedisCache, redis_server: RedisServer
 ) -> None:
@@ -110,7 +114,6 @@ async def test_an_answer_that_comes_late_is_never_taken_for_another_keys(
     await eventually(back)
 
 
-@pytest.mark.anyio
 async def test_what_the_backlog_cannot_hold_is_dropped_and_counted_and_the_rest_is_stored(
     cache: RedisCache, redis_server: RedisServer, events: Counter[str]
 ) -> None:
@@ -124,7 +127,6 @@ async def test_what_the_backlog_cannot_hold_is_dropped_and_counted_and_the_rest_
         await eventually(all_stored)
 
 
-@pytest.mark.anyio
 async def test_entries_put_while_redis_is_away_are_dropped_and_counted(
     cache: RedisCache, redis_server: RedisServer, events: Counter[str]
 ) -> None:
@@ -137,7 +139,6 @@ async def test_entries_put_while_redis_is_away_are_dropped_and_counted(
     await eventually(dropped)
 
 
-@pytest.mark.anyio
 async def test_a_full_redis_says_why_it_takes_no_vectors_and_is_read_meanwhile(
     cache: RedisCache, redis_server: RedisServer, events: Counter[str]
 ) -> None:
@@ -165,7 +166,6 @@ async def settled(cache: RedisCache) -> bool:
     return cache.write_refusal == ""
 
 
-@pytest.mark.anyio
 async def test_a_quiet_service_notices_that_redis_went_and_came_back(
     cache: RedisCache, redis_server: RedisServer, events: Counter[str]
 ) -> None:
@@ -187,7 +187,6 @@ async def test_a_quiet_service_notices_that_redis_went_and_came_back(
     await eventually(back)
 
 
-@pytest.mark.anyio
 async def test_those_who_wait_for_a_hung_redis_wait_once(cache: RedisCache, redis_server: RedisServer) -> None:
     await store(cache, a=b"1")
     with redis_server.hanging():
@@ -199,7 +198,6 @@ async def test_those_who_wait_for_a_hung_redis_wait_once(cache: RedisCache, redi
     assert took < 5 * TIMEOUT  # one after the other they would take 20
 
 
-@pytest.mark.anyio
 async def test_one_late_answer_does_not_take_redis_for_gone(cache: RedisCache) -> None:
     await cache.probe()
     cache.breaker.failed()
@@ -227,7 +225,6 @@ def test_the_circuit_opens_after_failures_in_a_row_and_lets_one_attempt_through_
     assert all(breaker.allows() for _ in range(3))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "answer",
     [
@@ -250,7 +247,6 @@ async def test_garbage_for_an_answer_is_a_miss(answer: bytes, anyio_backend: str
             assert await cache.get([b"a", b"b"]) == [None, None]
 
 
-@pytest.mark.anyio
 async def test_a_network_that_drops_what_is_sent_costs_the_timeout(anyio_backend: str) -> None:
     """Not even a refusal comes back: the queue of those who wait to be accepted is full."""
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
@@ -264,3 +260,65 @@ async def test_a_network_that_drops_what_is_sent_costs_the_timeout(anyio_backend
             start = time.monotonic()
             assert await cache.get([b"a"]) == [None]
             assert time.monotonic() - start < 5
+
+
+def reason(url: str) -> str:
+    with Redis.from_url(url, socket_timeout=0.2, socket_connect_timeout=0.2, retry=None) as redis:
+        with pytest.raises((RedisError, OSError)) as refused:
+            redis.ping()
+        return why(refused.value)
+
+
+def refused() -> str:
+    return reason(f"redis://127.0.0.1:{free_port()}")
+
+
+def silent() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return reason(f"redis://127.0.0.1:{server.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(("fails", "words"), [(refused, "the connection is refused"), (silent, "no answer in time")])
+def test_a_redis_that_is_away_and_one_that_hangs_differ(fails: Callable[[], str], words: str) -> None:
+    assert fails() == words
+
+
+def test_a_wrong_password_is_named(redis_server: RedisServer) -> None:
+    with Redis.from_url(redis_server.url) as admin:
+        admin.config_set("requirepass", "right")
+    for place in (":wrong@", ""):
+        found = reason(redis_server.url.replace("redis://", f"redis://{place}"))
+        assert "refuses the user or password" in found
+        assert "wrong" not in found
+
+
+def test_a_sentinel_is_refused_at_a_start_and_a_replica_only_named(redis_server: RedisServer, tmp_path: Path) -> None:
+    """A replica may be promoted while the server runs."""
+    port, log, conf = free_port(), tmp_path / "log", tmp_path / "sentinel.conf"
+    conf.write_text(f"port {port}\ndir {tmp_path}\n")
+    with log.open("wb") as output:
+        popen = subprocess.Popen(["redis-server", conf, "--sentinel"], stdout=output, start_new_session=True)
+    sentinel = Process(popen, log)
+    try:
+        wait_until(lambda: "redis_mode:sentinel" in said(port))
+        with pytest.raises(Unavailable, match="a Sentinel, which stores nothing; give the address of the primary"):
+            refuse_wrong_role(f"redis://127.0.0.1:{port}")
+    finally:
+        sentinel.kill()
+    with Redis.from_url(redis_server.url) as redis:
+        refuse_wrong_role(redis_server.url)
+        assert wrong_role(redis.info()) is None
+        redis.replicaof("127.0.0.1", free_port())
+        refuse_wrong_role(redis_server.url)
+        found = wrong_role(redis.info())
+        assert found is not None
+        assert "replica" in found[0]
+
+
+def said(port: int) -> str:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as connection:
+            connection.sendall(b"INFO server\r\n")
+            return connection.recv(65536).decode()
+    except OSError:
+        return ""

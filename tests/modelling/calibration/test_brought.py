@@ -1,4 +1,4 @@
-"""A calibration of vectors that were computed elsewhere, beside the one of their texts."""
+"""Encoders whose vectors their users bring: registration, and calibrations beside those of the texts."""
 
 from pathlib import Path
 from typing import Any
@@ -6,15 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim.encoders.store import EncoderArtifact
+from isosim.encoders.brought import encoded
+from isosim.encoders.onnx_engine import OnnxCalibrator
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import InvalidInput
 from isosim.export.brought import register
 from isosim.fitting.job import calibrate_job
+from isosim.fitting.methods import fit
 from isosim.fitting.publication import Fit
 from isosim.jobs.job import JobRequest, LabelledPair
-from isosim.jobs.offline import open_texts
+from isosim.jobs.offline import BroughtItems, find_unreadable, open_texts
 from isosim.jobs.posted import Posted
-from isosim.jobs.vector_files import NpyFile
+from isosim.jobs.vector_files import NpyFile, rows_at
 from isosim.scoring.advice import Target, advise
+from isosim.scoring.method import Method
 from tests.stores import domains_of
 from tests.text import sentences
 
@@ -77,3 +82,35 @@ def test_labelled_rows_are_the_labelled_vectors(ours: EncoderArtifact, vectors: 
     assert made.labels is not None
     assert made.labels.posted == 80
     assert made.model.probability is not None
+
+
+def test_it_has_a_calibrator_and_nothing_else(ours: EncoderArtifact, vectors: NpyFile) -> None:
+    found = EncoderStore.at(ours.folder.parents[2]).find("ours")
+    assert (found, found.kind, found.unit_vectors, found.spec.dim) == (ours, "vectors", False, 32)
+    assert sorted(path.name for path in found.folder.iterdir()) == ["calibrator.onnx", "manifest.json"]
+    x = rows_at(vectors, np.arange(600))
+    fitted = fit(Method("soft", 0.5), x, x[:50], 0)
+    assert fitted.weights is not None
+    latents = OnnxCalibrator(found.calibrator).bind(fitted.weights)(x)
+    assert np.allclose(latents, fitted(x), atol=1e-5)
+
+
+def test_the_same_again_is_the_same_and_another_is_refused(ours: EncoderArtifact, store: Path) -> None:
+    place = ours.folder.parents[2]
+    assert register(place, "ours", 32, unit=False).digest == ours.digest
+    for folder, name, dim, unit, said in (
+        (place, "ours", 33, False, "with --dimensions 32"),
+        (place, "ours", 32, True, "with --unit-vectors False"),
+        (store, "tiny", 24, False, "encoder tiny exists already and is of another kind"),
+        *((store, "new", dim, False, "8 to 16,384") for dim in (0, 7, 16_385)),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            register(folder, name, dim, unit=unit)
+
+
+def test_it_encodes_no_text_and_reads_vectors_that_stand_for_it(ours: EncoderArtifact, vectors: NpyFile) -> None:
+    with pytest.raises(InvalidInput, match="its users bring their own"):
+        open_texts(ours)
+    assert find_unreadable(["a text"], ours) == set()
+    x = rows_at(vectors, np.arange(3))
+    assert np.array_equal(BroughtItems(ours)([encoded(row) for row in x]).vectors, x)
