@@ -80,6 +80,14 @@ class TestOpenAI:
         decoded = [np.frombuffer(base64.b64decode(text), "<f4") for text in encoded]
         np.testing.assert_array_equal(np.array(plain, np.float32), decoded)
 
+    def test_no_route_and_no_json_have_openais_shape_too(self, tiny_server: Server) -> None:
+        for response in (
+            tiny_server.client.get("/v1/nothing"),
+            tiny_server.client.post("/v1/embeddings", content=b"{", headers={"content-type": "application/json"}),
+            tiny_server.client.post("/v1/embeddings", content=b"{}", headers={"content-type": "text/plain"}),
+        ):
+            assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
 
 @pytest.fixture(scope="module")
 def calibrated(module_serve: Serve, module_store: Path, tiny: EncoderArtifact) -> Server:
