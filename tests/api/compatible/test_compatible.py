@@ -144,6 +144,10 @@ class TestTei:
         bare = post(tiny_server, "/tokenize", inputs=text, add_special_tokens=False)[0]
         assert [p["id"] for p in bare] == [p["id"] for p in pieces if not p["special"]]
 
+    def test_null_parameters_are_none(self, tiny_server: Server) -> None:
+        inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS}
+        assert len(post(tiny_server, "/similarity", inputs=inputs, parameters=None)) == 4
+
     def test_the_root_leads_browsers_to_the_console_and_embeds(self, tiny_server: Server) -> None:
         found = tiny_server.client.get("/", headers={"accept": "text/html,*/*"}, follow_redirects=True)
         assert found.url.path == "/console"
