@@ -19,8 +19,7 @@ from isosim.scoring.distances import Metric, Space, check_metric, cosines_of, di
 from isosim.scoring.out_of_domain import DomainTest, Judgement
 from isosim.scoring.pair_features import PairFeatures, pair_features, words
 from isosim.scoring.similarity import cosine, flags_of, normalized, score
-from tests.core.scoring.references import MAP, REFERENCE
-from tests.modelling.calibration.domains import fitted
+from tests.core.scoring.references import MAP, REFERENCE, a_test
 
 finite = st.floats(-1000, 1000, width=32)
 shapes = st.tuples(st.integers(1, 8), st.integers(1, 40))
@@ -122,7 +121,7 @@ class CountingTest:
 def test_a_remembered_judgement_does_not_keep_its_test_in_memory() -> None:
     """A cache holds many texts, each judged by another domain: tests of domains that were dropped must go."""
     texts = [PooledVector(vector, 5, False) for vector in POOLED]
-    test = fitted(1000, 8)
+    test = a_test(8)
     gone = weakref.ref(test)
     test.judge_texts(texts, POOLED)  # which keeps its whitening in double precision, too
     del test

@@ -19,7 +19,28 @@ from isosim.fitting.out_of_domain import (
     upper_curve,
 )
 from isosim.scoring.out_of_domain import FALSE_ALARMS, DomainTest
-from tests.modelling.calibration.domains import fitted, salad, texts
+
+
+def texts(count: int, dim: int, seed: int) -> tuple[Vectors, Integers]:
+    """Vectors with a falling spectrum, smaller and less heavy-tailed the longer the text, as those of sentences."""
+    rng = np.random.default_rng(seed)
+    tokens = np.clip(rng.lognormal(3, 0.5, count), 4, 256).astype(np.intp)
+    size = np.exp(rng.standard_normal(count) * 2 / np.sqrt(tokens)) * tokens**-0.25
+    spectrum = np.geomspace(1, 0.02, dim)
+    x = 0.5 + rng.standard_normal((count, dim)) * spectrum * size[:, None]
+    return x.astype(np.float32), tokens
+
+
+def salad(count: int, dim: int, seed: int) -> Vectors:
+    """Texts moved a little in every coordinate: no distance or band shows it, all coordinates together do."""
+    x, _ = texts(count, dim, seed)
+    moved = np.where(np.arange(dim) % 2 == 0, 0.4, -0.4) * np.geomspace(1, 0.02, dim)
+    return (x + moved).astype(np.float32)
+
+
+def fitted(count: int, dim: int, *, probe: bool = False, seed: int = 0) -> DomainTest:
+    x, tokens = texts(count, dim, seed)
+    return fit(x, tokens, salad(1000, dim, seed + 1000) if probe else None, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize(("own", "other", "width"), [(300, 300, 40), (400, 60, 24)])

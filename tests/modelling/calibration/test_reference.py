@@ -18,7 +18,7 @@ from isosim.fitting import false_hits, reference
 from isosim.fitting.evidence import repeated
 from isosim.fitting.job import calibrate_job
 from isosim.fitting.publication import off_by
-from isosim.fitting.reference import Pairs, build, fit_tail, folds, pareto, sample_pairs
+from isosim.fitting.reference import Pairs, build, continuous, fit_tail, folds, pareto, sample_pairs
 from isosim.jobs.job import JobRequest
 from isosim.jobs.posted import Posted
 from isosim.scoring.advice import Target, advise, rounded
@@ -27,7 +27,6 @@ from isosim.scoring.equating import USUAL_RATES, equate, table
 from isosim.scoring.false_hits import FalseHitTable
 from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import normalized
-from tests.modelling.calibration.domains import COUNT, pairs_of, reference_of, texts_with, without_ties
 from tests.stores import domains_of
 from tests.text import sentences
 
@@ -278,6 +277,34 @@ def test_identical_texts_are_hits_of_each_other_however_strict_the_threshold(rep
     assert (within_the_tie[table.galleries >= among] >= 0.8 * repeated).all()
     with pytest.raises(InvalidInput, match="the next reachable rate is 0"):
         advise(DomainModel(made, false_hits=table), "news", Target(false_hit_rate=0.001, gallery=among))
+
+
+COUNT = 744
+
+
+def without_ties(x: Vectors) -> ReferenceDistribution:
+    pairs = pairs_of(x)
+    return continuous(pairs.similarities.astype(np.float64), pairs)
+
+
+def reference_of(x: Vectors, *, intervals: bool = False) -> ReferenceDistribution:
+    return build(pairs_of(x), np.random.default_rng(0), intervals=intervals)
+
+
+def texts_with(*shares: float, count: int = COUNT, dim: int = 48, seed: int = 0) -> Vectors:
+    """Vectors, the first so many of them the same but for rounding; a share for each such group."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, dim)) + 0.3
+    start = 0
+    for share in shares:
+        stop = start + round(share * count)
+        x[start:stop] = x[start]
+        start = stop
+    return (x * (1 + 1e-7 * rng.standard_normal(x.shape))).astype(np.float32)
+
+
+def pairs_of(x: Vectors) -> Pairs:
+    return sample_pairs([(x, np.arange(len(x)))], np.random.default_rng(0))
 
 
 FACTOR = 1.25
