@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.console.conftest import Site, Visit, labelled
+from tests.console.test_matching import judge
 from tests.text import sentences
 from tests.workbooks import workbook
 
@@ -30,12 +31,8 @@ def test_judged_pairs_of_a_match_become_the_labels_of_its_domain(visit: Visit, s
     analyst.sees("Waiting for a worker")
     site.work()
     analyst.sees("Do these two mean the same?")
-    for count in range(1, 41):
-        analyst.page.locator(".pair:not([hidden]) blockquote").first.wait_for()
-        a, b = analyst.page.locator(".pair:not([hidden]) blockquote").all_inner_texts()
-        analyst.page.locator(".judging .pair").scroll_into_view_if_needed()
-        analyst.page.keyboard.press(str(int(a.lower() == b.lower())))
-        analyst.sees(re.compile(f"^{count} of about"))
+    judge(analyst, 40)
+    analyst.sees(re.compile("^40 of about"))
     analyst.page.locator("button:not([disabled])", has_text=f"Use these labels for {domain}").click()
     analyst.sees("Waiting for a worker")
     site.work()

@@ -206,7 +206,7 @@ def test_labels_that_reach_no_precision_say_so_where_the_table_would_stand(visit
     row.locator("td[data-label=Labels]", has_text="30").wait_for()
 
 
-def test_a_word_opens_the_glossary_at_its_sentence_by_pointer_and_by_keyboard(visit: Visit) -> None:
+def test_the_glossary_opens_beside_the_page_and_a_word_opens_it_at_its_only_sentence(visit: Visit) -> None:
     meaning = "The share of random pairs of the domain's sentences that are less similar than this pair"
     analyst = visit("#/compare/letters")
     analyst.presses("Fill in an example")
@@ -222,21 +222,13 @@ def test_a_word_opens_the_glossary_at_its_sentence_by_pointer_and_by_keyboard(vi
     assert analyst.focused() == "Percentile"
     analyst.page.keyboard.press("Enter")
     entry.wait_for()
-
-
-def test_the_glossary_opens_beside_the_page_and_has_every_word_in_one_sentence(visit: Visit) -> None:
-    analyst = visit("#/calibrate")
-    analyst.fills("Domain", "kept")
-    analyst.enters("Glossary")
-    panel = analyst.page.locator("#glossary")
+    analyst.page.keyboard.press("Escape")
+    analyst.fills("Sentence", "kept")
+    analyst.presses("Glossary")
     panel.wait_for()
     analyst.page.keyboard.press("Tab")
     assert analyst.focused() == "Close"  # the way into the panel, which is long
-    analyst.page.keyboard.press("Escape")
-    panel.wait_for(state="hidden")
-    assert analyst.focused() == "Glossary"
-    analyst.presses("Glossary")
-    assert analyst.field("Domain").input_value() == "kept"
+    assert analyst.field("Sentence").input_value() == "kept"
     rows = analyst.page.locator("dl.words > div").all()
     found = {row.locator("dt").inner_text(): row.locator("dd").inner_text() for row in rows}
     wanted = "percentile, false-match rate, false hit rate, in use, precision, recall, probability, default, PSI"
