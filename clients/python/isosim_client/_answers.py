@@ -5,7 +5,7 @@ its OpenAPI document by these docstrings. A field that may be missing in an answ
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 __all__ = [
     "BestPair",
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 
+Status = Literal["queued", "running", "publishing", "succeeded", "failed", "cancelled"]
 Interval = tuple[float, ...]  # lower and upper end, at 95 %
 
 
@@ -143,8 +144,7 @@ class JobFacts(Answer):
     """What calibrations and matches have in common. Times are ISO 8601, UTC."""
 
     job: str
-    status: str
-    """queued, running, publishing, succeeded, failed or cancelled"""
+    status: Status
     stage: str = ""
     progress: float = 0.0
     """share that is done, 0-1"""
@@ -441,7 +441,7 @@ class Threshold(Answer):
     domain: str
     version: int
     target: dict[str, float] = field(default_factory=dict)
-    space: str = "calibrated"
+    space: Literal["raw", "calibrated"] = "calibrated"
     similarity: float
     interval: Interval | None = None
     """95 % interval of the similarity, from a bootstrap over sentences or labelled pairs"""
