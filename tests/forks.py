@@ -25,7 +25,7 @@ AT_START = ("LANG", "LC_ALL", "LD_PRELOAD", "PYTHONIOENCODING", "PYTHONPATH", "P
 BASE = dict(os.environ)
 MODULES = ("isosim.server.app", "isosim.worker.supervisor")  # and every command; none of them imports torch
 FITTING = ("isosim.fitting.job", "isosim.export.model_store")  # imported too for the commands that need torch
-FIT = ("calibrate", "encoder", "export", "label", "train")
+FIT = ("bundle", "calibrate", "encoder", "export", "label", "train")
 
 
 class Forked:
