@@ -215,6 +215,12 @@ def print_advice(target: Target, advice: Threshold) -> None:
     if advice.recall is not None and advice.recall_interval is not None:
         low, high = advice.recall_interval
         print(f"  lets through {advice.recall:.0%} of the matches (95 % interval {low:.0%} to {high:.0%})")
+    if (learnt := advice.with_texts) is not None:
+        low, high = learnt.recall_interval
+        print(
+            f"  pairs of texts match by their words too: from a probability of {learnt.probability:.4f} on, which lets "
+            f"through {learnt.recall:.0%} of the matches ({low:.0%} to {high:.0%})"
+        )
     if target.false_hit_rate is not None and target.gallery is not None:
         print(
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match; "

@@ -151,6 +151,7 @@ function sentences(found, { sentences: among, reference }) {
       found.extrapolated ? " Fewer than 10 of them are as similar, so that this value is read off a fitted curve." : "",
       found.precision_interval === undefined ? "" : ` The precision itself has a 95 % interval of ${range(found.precision_interval)}.`,
       found.recall === undefined ? "" : ` It finds ${percent(found.recall)} of the true matches (95 % interval ${range(found.recall_interval)}).`,
+      found.with_texts ? ` Pairs of texts match by their words too, from a probability of ${score(found.with_texts.probability)} on: ${percent(found.with_texts.recall)} of the true matches.` : "",
       kind === "fmr" || found.false_match_rate === undefined ? "" : ` ${passing(found.false_match_rate, reference.resolution)} of random pairs pass.`,
       among > 1 && (found.target.fmr ?? found.false_match_rate) !== undefined ? ` ${amongSentences(among, found.target.fmr ?? found.false_match_rate)}` : ""),
   ].filter(Boolean);

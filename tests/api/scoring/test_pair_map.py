@@ -11,7 +11,7 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.pair_features import PairMap
 from tests.core.scoring.references import MAP, REFERENCE
-from tests.processes import Serve, wait_until
+from tests.processes import Serve, command, wait_until
 from tests.stores import domains_of, publish
 from tests.text import sentences
 
@@ -35,6 +35,10 @@ def test_texts_move_the_probability_and_vectors_get_a_notice(
     alone = client.post("/similarity", json=body).json()
     threshold = client.get("/domains/gates/threshold?precision=0.8").json()
     assert (threshold["similarity"], threshold["with_texts"]["probability"]) == pytest.approx((0.65, 0.625))
+    done = command("threshold", "gates", "--precision", "0.8", "--server", str(client.base_url).rstrip("/"))
+    said = done.stdout
+    assert "similarity ≥ 0.6500" in said, done.stderr
+    assert "from a probability of 0.6250 on" in said
     client.put("/domains/gates/thresholds/same", json={"precision": 0.8}).raise_for_status()
     asked = {"pairs": PAIRS, "domain": "gates", "threshold": "same", "detail": True}
     decided = client.post("/similarity", json=asked).json()
