@@ -28,8 +28,6 @@ def read(hint: type[T], value: Any, place: str = "") -> T:
 
 def converted(hint: Any, value: Any, place: str) -> Any:
     kind: Any = hint
-    if get_origin(hint) is Literal:
-        hint = str  # a newer server may know more words
     if hint is Any:
         return value
     if dataclasses.is_dataclass(hint):
