@@ -239,6 +239,10 @@ async def listening(
         server.close()
         for connection in list(shared.connections):
             connection.shutdown()
+        for request in list(shared.tasks):
+            request.cancel()
+        if shared.tasks:  # a request that is writing a job ends when the job is known to `hint`
+            await asyncio.wait(shared.tasks)
 
 
 def observe(settings: Settings, stack: AsyncExitStack) -> Observer:
