@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from isosim.fitting.job import STAGES
 from isosim.jobs.store import JobStore
 from isosim.store.blobs import opened
 from tests.processes import Process, Server, wait_until
@@ -42,10 +43,10 @@ class Held:
         os.kill(self.child, signal.SIGSTOP)
 
 
-def held_job(server: Server, process: Process, domain: str, stage: str = "embedding", **options: Any) -> Held:
+def held_job(server: Server, process: Process, domain: str, **options: Any) -> Held:
     """`process` runs the job: the server, by its own worker, or another worker."""
-    job = post(server, domain, LONG[:8000], **options)  # long enough to be met in each of its stages
-    wait_until(lambda: state(server, job)["stage"] == stage, 180, every=0.005)
+    job = post(server, domain, LONG[:8000], **options)  # long enough to be met in one of its stages
+    wait_until(lambda: state(server, job)["stage"] in STAGES, 180, every=0.005)
     child = at_work(process)
     os.kill(child, signal.SIGSTOP)
     assert state(server, job)["status"] == "running"
