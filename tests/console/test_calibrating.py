@@ -261,7 +261,12 @@ def test_what_cannot_be_used_is_said_at_its_field(visit: Visit, site: Site) -> N
 def test_a_job_is_followed_cancelled_after_a_question_and_a_failed_one_says_why(visit: Visit, site: Site) -> None:
     jobs = jobs_of(site.store)
     job = site.post("/calibrate", domain="gone", texts=sentences(300), method="sn")["job"]
-    analyst = visit(f"#/job/{job}")
+    analyst = visit()
+    analyst.expected.append("net::ERR_")
+    analyst.page.route("**/events", lambda route: route.abort())
+    analyst.go(f"#/job/{job}")
+    analyst.sees("The calibration goes on where it runs; asking again in")
+    analyst.page.unroute("**/events")
     analyst.sees("Waiting for a worker")
     attempt = jobs.claim("tests")
     assert attempt is not None
