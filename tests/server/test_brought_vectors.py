@@ -112,7 +112,7 @@ def test_vectors_are_scored_as_lists_and_as_base64_and_the_report_says_what_was_
     assert similarity(server, coded) == answer
     detail = similarity(server, coded[:3], detail=True)["detail"]
     assert detail.pop("pairs") == 1_999_000
-    assert detail == dict.fromkeys(("out_of_domain", "tokens", "numbers_differ", "negation_differs"))
+    assert detail == dict.fromkeys(("out_of_domain", "tokens", "numbers_differ", "negation_differs", "words"))
 
 
 TEXT_ROUTES = [
