@@ -89,7 +89,7 @@ def faulty(step: Callable[..., None]) -> Callable[..., None]:
 
 def run_on(place: Open, machine: type[RuleBasedStateMachine], examples: int) -> None:
     """Runs a machine whose attribute `make` opens the store: `examples` in memory, fewer where they take longer."""
-    examples //= {"memory": 1, "s3": 20}.get(place().address.partition(":")[0], 3)
+    examples //= {"memory": 1, "s3": 8}.get(place().address.partition(":")[0], 3)
 
     def make() -> Blobs:
         blobs = place()
