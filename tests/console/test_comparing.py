@@ -72,7 +72,7 @@ def test_a_saved_threshold_decides_as_the_service_does(visit: Visit, site: Site)
     assert remedy.get_attribute("href") == "#/calibrate/default"
     analyst.chooses("A pair is a match at", "")
     analyst.presses("Score")
-    analyst.sees("default has no text of its own yet, so there is no percentile: calibrate it.")
+    analyst.sees("default was not calibrated with text of its own. Calibrate it to get percentiles.")
     analyst.sees_no_more("Some pairs are called a match")
 
 

@@ -81,8 +81,8 @@ class Detail:
     # Whether each text has a number that the other lacks, and whether only one has a negation. None for vectors.
     numbers_differ: tuple[bool, ...] | None = None
     negation_differs: tuple[bool, ...] | None = None
-    # For each pair, how far each feature of its words moves the logit of the probability's evidence; above 0, towards a
-    # match. None for vectors, and if the version did not learn from words.
+    # For each pair, how far each feature of its words moves the evidence (minus the logit of the false-match rate);
+    # above 0, towards a match. None for vectors, and if the version did not learn from words.
     words: tuple[dict[str, float], ...] | None = None
 
 

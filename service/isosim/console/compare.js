@@ -264,7 +264,7 @@ function flags(sides) {
 
 function explainNotice(notice, reference) {
   const [kind, detail] = notice.split(":");
-  if (kind === "no_reference") return `${reference} has no text of its own yet, so there is no percentile: calibrate it.`;
+  if (kind === "no_reference") return `${reference} was not calibrated with text of its own. Calibrate it to get percentiles.`;
   if (kind === "probability_is_mean_grade") return `${reference} was given grades of ${detail}; the mean grade stands on a scale of 0–1.`;
   return `${reference}: ${plainly(notice)}`;
 }

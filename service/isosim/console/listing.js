@@ -31,7 +31,7 @@ export function newest(domains) {
   return [...domains].sort((a, b) => latest(b).localeCompare(latest(a)));
 }
 
-/** Calls `look`, which lists domains, with what stands in a field, once nobody types any more. */
+/** Calls `look`, which lists domains, with a field's text once typing pauses. */
 export function typed(input, look, context) {
   let timer;
   input.addEventListener("input", () => {

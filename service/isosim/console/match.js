@@ -63,7 +63,7 @@ export async function openMatch([id, ...wanted], context) {
   ];
 }
 
-/** For the address of a match that is no more. */
+/** The page of a match that was deleted. */
 function gone(id, { server }) {
   if (!server.keys) forget(id); // else it may be there for another key
   return [h("h1", {}, "This match is not there any more"), h("section", { class: "card" },

@@ -253,7 +253,7 @@ def with_precisions(
 
 
 def stored(pairs: LabelledScores, x: Doubles, curve: Curve) -> ProbabilityMap:
-    """The map of a curve along x (M,), as it is stored; without thresholds by precision, which grades have not."""
+    """The map of a curve along x (M,), as it is stored; without thresholds by precision, which grades do not have."""
     knots, logits = knots_of(curve, x)
     scale = pairs.low, pairs.high, pairs.graded
     return ProbabilityMap(knots, logits, least_probability(len(x)), *scale, len(x), *[np.empty(0)] * 9)

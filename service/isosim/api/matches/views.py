@@ -36,10 +36,8 @@ Cells = list[Any]
 STRATUM = 5  # judged pairs of one weight: with a weight each, chance alone would halve what the labels are worth
 JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity", "pair"]  # names that readers of labels know
 SCORES = ["similarity", "percentile", "probability", "label", "pair", *FLAGS]
-COPY, NONE = (
-    (1.0, None, None, None, None, False, False),
-    (None,) * len(SCORES),
-)  # of rows with the same text; of no match
+COPY = (1.0, None, None, None, None, False, False)  # the SCORES of two rows with the same text
+NONE = (None,) * len(SCORES)  # of a row without a match
 
 
 @dataclass(frozen=True)

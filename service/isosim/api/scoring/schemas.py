@@ -222,8 +222,9 @@ class SimilarityDetail(BaseModel):
         "German, Russian, Arabic, Hindi and Korean. null if vectors were sent"
     )
     words: list[dict[str, float]] | None = Field(
-        description="how far the pair's words move the evidence (the logit of the false-match rate) from which the "
-        "probability follows, by feature; above 0, towards a match. null unless the version learnt from words"
+        description="how far the pair's words move the evidence, by feature; above 0, towards a match. The probability "
+        "follows from the evidence, which is minus the logit of the false-match rate. null unless the version "
+        "learnt from words"
     )
 
 
