@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ._answers import Domain, Job
-from ._call import Answered, Streamed
-from ._following import ended, states
-from ._methods import Given, IdempotencyKey, answered, request, segment, state_of, streamed
+from ._call import Answered
+from ._following import followed
+from ._methods import Given, IdempotencyKey, answered, request, segment, state_of
 from ._retries import Repeat
 from ._upload import LabelledPair, Source, Upload, many
 
@@ -126,20 +126,6 @@ def cancel(job: Job | str) -> Job:
     """
 
 
-@streamed
-def events(job: Job | str, *, timeout: float | None = None) -> Streamed[Job]:
-    """Yields a job's state now and after each change, until the job ends. Reconnects if the connection is lost.
-
-    Args:
-        job: the job or its id.
-        timeout: maximum number of seconds to wait; None waits without limit.
-
-    Raises:
-        NotFound: no such job. WaitTimeout: the time is up; the job continues.
-    """
-    return states(state_of(Job, f"calibrate/{segment(job)}"), timeout)
-
-
 @answered
 def wait(
     job: Job | str, *, progress: Callable[[Job], object] | None = None, timeout: float | None = None
@@ -160,4 +146,4 @@ def wait(
         JobFailed, JobCancelled: the job ended without success. `error.job` is its last state.
         WaitTimeout: the time is up; the job continues. NotFound: no such job.
     """
-    return ended(events.requests(job, timeout=timeout), progress)
+    return followed(state_of(Job, f"calibrate/{segment(job)}"), progress, timeout)

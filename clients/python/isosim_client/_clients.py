@@ -35,7 +35,6 @@ class Methods:
     job = _calibrating.job
     jobs = _calibrating.jobs
     cancel = _calibrating.cancel
-    events = _calibrating.events
     wait = _calibrating.wait
 
     match = _matching.match
@@ -113,7 +112,7 @@ class Client(Methods):
 class AsyncClient(Methods):
     """`Client` for asyncio, with the same methods and arguments. Use it in an `async with` statement.
 
-    Await each method, but iterate over `events` with `async for`. `Client` describes the arguments of the constructor.
+    Await each method, but iterate over `match` and `result` with `async for`. `Client` describes the arguments.
 
     Args:
         transport: an asynchronous httpx2 transport.

@@ -11,7 +11,7 @@ from typing import Any
 
 from ._answers import Checked, Judged, Match, PairsToJudge
 from ._call import Answered, Sender, Streamed
-from ._following import ended, states
+from ._following import followed
 from ._methods import Given, IdempotencyKey, answered, download, request, segment, state_of, streamed
 from ._retries import Repeat
 from ._upload import ANY_FILE, Source, Upload, many
@@ -193,7 +193,7 @@ def wait_match(
     Returns:
         The match that has succeeded.
     """
-    return ended(states(state_of(Match, f"matches/{segment(match)}"), timeout), progress)
+    return followed(state_of(Match, f"matches/{segment(match)}"), progress, timeout)
 
 
 @streamed

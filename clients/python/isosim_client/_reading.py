@@ -16,8 +16,7 @@ T = TypeVar("T")
 
 
 def read(hint: type[T], value: Any, place: str = "") -> T:
-    """Converts a JSON value to the type `hint`, which is a dataclass or a tuple of dataclasses. `place`: the fields
-    that lead to the value, for messages.
+    """Converts a JSON value to a type: a dataclass, or that of a field. `place`: the fields that lead to the value.
 
     Raises:
         UnexpectedAnswer: the value does not fit; the message names the field.
@@ -27,19 +26,18 @@ def read(hint: type[T], value: Any, place: str = "") -> T:
 
 
 def converted(hint: Any, value: Any, place: str) -> Any:
-    kind: Any = hint
     if hint is Any:
         return value
     if dataclasses.is_dataclass(hint):
         check(isinstance(value, dict), "an object", value, place)
         facts = {}
-        for name, inner_hint, needed in fields_of(kind):
+        for name, inner_hint, needed in fields_of(hint):
             inner = f"{place}.{name}" if place else name
             if name in value:
                 facts[name] = converted(inner_hint, value[name], inner)
             elif needed:
                 raise UnexpectedAnswer(f"{inner}: is missing; is this an isosim server?")
-        return kind(**facts)
+        return hint(**facts)
     if get_origin(hint) is Literal:  # a newer server may have further values
         hint = str
     if hint in (int, float, str, bool):

@@ -80,7 +80,7 @@ class Stub:
         )
 
     def ask(self, act: Callable[[Any], Any], **patience: Any) -> Any:
-        """The result of a method, called on each of the two clients; for `events`, the list of states.
+        """The result of a method, called on each of the two clients; for `match` and `result`, a list.
 
         Checks that both clients send the same requests, pause for the same times, and have the same result or error.
         """

@@ -18,11 +18,18 @@ def wait(stub: Stub, **options: Any) -> Job:
     return found
 
 
-def test_every_change_is_yielded_until_the_end() -> None:
+def statuses(stub: Stub, job: Job | str = "j1") -> list[str]:
+    """What both clients tell while they wait."""
+    told: list[str] = []
+    stub.ask(lambda client: client.wait(job, progress=lambda state: told.append(state.status)), times=2)
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
+    return told[: len(told) // 2]
+
+
+def test_every_change_is_told_until_the_end() -> None:
     stub = Stub(says(200, job("queued")), RUNNING, RUNNING, says(200, job("publishing")), DONE)
     accepted = Job(job="j1", domain="letters", status="queued")
-    states = stub.ask(lambda client: client.events(accepted))
-    assert [state.status for state in states] == ["queued", "running", "publishing", "succeeded"]
+    assert statuses(stub, accepted) == ["queued", "running", "publishing", "succeeded"]
     assert {(one.method, one.url.path) for one in stub.requests} == {("GET", "/calibrate/j1")}
 
 
@@ -36,7 +43,7 @@ def test_the_longer_a_job_runs_the_less_often_it_is_looked_at() -> None:
 @pytest.mark.parametrize("lost", [httpx2.ReadError("reset"), httpx2.ReadTimeout("silent"), REFUSED, STOPPING])
 def test_retries_are_counted_anew_after_each_state(lost: Step) -> None:
     stub = Stub(*[RUNNING, lost] * 9, DONE)
-    assert [state.status for state in stub.ask(lambda client: client.events("j1"))] == ["running", "succeeded"]
+    assert statuses(stub) == ["running", "succeeded"]
 
 
 @pytest.mark.parametrize(
@@ -83,16 +90,3 @@ def test_the_end_counts_even_if_it_is_late() -> None:
     with pytest.raises(WaitTimeout):
         wait(Stub(RUNNING, DONE, takes=2.0), timeout=1.0)
     assert wait(Stub(DONE, takes=2.0), timeout=1.0).version == 2
-
-
-def test_progress_is_told_of_each_state() -> None:
-    told: list[float] = []
-    wait(Stub(RUNNING, DONE), progress=lambda state: told.append(state.progress))
-    assert told == [0.5, 0.0] * 2  # by both clients
-
-
-def test_a_reader_that_leaves_early_asks_no_more() -> None:
-    stub = Stub(RUNNING, DONE)
-    with stub.client() as client:
-        assert next(client.events("j1")).status == "running"
-    assert len(stub.requests) == 1

@@ -39,9 +39,9 @@ def test_a_type_checker_knows_arguments_and_answers() -> None:
 
     asyncio.run(ask(stub.async_client()))
     following = Stub(says(200, job("succeeded")))
-    assert_type(following.client().events("j"), Iterator[Job])
     assert_type(following.client().wait("j"), Job)
-    assert_type(following.async_client().events("j"), AsyncIterator[Job])
+    assert_type(following.client().result("m"), Iterator[bytes])
+    assert_type(following.async_client().result("m"), AsyncIterator[bytes])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -142,13 +142,14 @@ def int8(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
     """Smooths and quantizes the graph; `feeds` are the texts from which the ranges are determined.
 
     Raises:
-        InvalidInput: the graph has no matrix multiplication to quantize, for example because it has no layers.
+        InvalidInput: smoothing does not fit the graph, as of GPT-2 (no such products) and ALBERT (shared matrices).
     """
-    model = separate(model)
-    names = list(weight_products(model))
-    if not names:
-        raise InvalidInput("--precision int8: this encoder has no matrix multiplications to quantize; use fp32")
-    return quantize(smooth(model, channel_ranges(model, names, feeds), STRENGTH), feeds)
+    groups = weight_products(model)
+    matrices = [node.input[1] for group in groups.values() for node in group]
+    if not matrices or len({*matrices}) < len(matrices):
+        why = "layers share their matrices" if matrices else "layers are no products of matrices"
+        raise InvalidInput(f"--precision int8: this encoder's {why}; use fp32 or bf16")
+    return quantize(smooth(model, channel_ranges(model, list(groups), feeds), STRENGTH), feeds)
 
 
 def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
@@ -159,53 +160,3 @@ def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
         if node.op_type == "MatMul" and node.input[1] in matrices:
             products.setdefault(node.input[0], []).append(node)
     return products
-
-
-def separate(model: onnx.ModelProto) -> onnx.ModelProto:
-    """An equivalent graph in which each multiplication by a constant matrix is a MatMul with a matrix of its own.
-
-    GPT-2 uses Gemm instead of MatMul. ALBERT's layers share matrices, but smoothing changes each layer's matrix
-    differently.
-    """
-    matrices = {tensor.name: tensor for tensor in model.graph.initializer if len(tensor.dims) == 2}
-    apart = onnx.ModelProto()
-    apart.CopyFrom(model)
-    nodes: list[onnx.NodeProto] = []
-    taken: set[str] = set()
-    for node in apart.graph.node:
-        turned = is_transposed(node) if node.op_type in ("MatMul", "Gemm") and node.input[1] in matrices else None
-        if turned is None:
-            nodes.append(node)
-            continue
-        name = node.input[1]
-        if name in taken or turned:
-            node.input[1] = f"{name}.{len(nodes)}"
-            matrix = numpy_helper.to_array(matrices[name])
-            own = np.ascontiguousarray(matrix.T) if turned else matrix
-            apart.graph.initializer.append(numpy_helper.from_array(own, node.input[1]))
-        taken.add(name)
-        nodes.extend([node] if node.op_type == "MatMul" else product_and_sum(node))
-    del apart.graph.node[:]
-    apart.graph.node.extend(nodes)
-    return apart
-
-
-def is_transposed(node: onnx.NodeProto) -> bool | None:
-    """Whether the node transposes its matrix.
-
-    None if the node does more than a linear layer: it scales its terms or transposes its input.
-    """
-    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    if given.get("alpha", 1.0) != 1 or given.get("beta", 1.0) != 1 or given.get("transA", 0):
-        return None
-    return bool(given.get("transB", 0))
-
-
-def product_and_sum(gemm: onnx.NodeProto) -> list[onnx.NodeProto]:
-    if len(gemm.input) < 3 or not gemm.input[2]:
-        return [helper.make_node("MatMul", gemm.input[:2], gemm.output, name=gemm.name)]
-    product = f"{gemm.output[0]}.product"
-    return [
-        helper.make_node("MatMul", gemm.input[:2], [product], name=gemm.name),
-        helper.make_node("Add", [product, gemm.input[2]], gemm.output),
-    ]

@@ -391,10 +391,7 @@ def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) ->
 def with_labels(
     model: DomainModel, fitted: FittedMap, labels: Labels, request: JobRequest
 ) -> tuple[DomainModel, LabelReport]:
-    """The model with probabilities fitted to labelled pairs, and the report on the labels.
-
-    If the model has probabilities from earlier labels, the report compares the two (see `probability.compare`).
-    """
+    """The model with probabilities fitted to labelled pairs, and the report on the labels."""
     assert model.reference is not None  # noqa: S101 - labels of a version without one are refused when they are posted
     similarities = cosine(fitted(labels.left), fitted(labels.right))
     learnt, facts = probability.fit(
@@ -404,7 +401,6 @@ def with_labels(
         request.seed,
         labels.weights,
         graded=request.kind == "grades",
-        rival=model.probability,
     )
     better, tried = None, None
     if labels.features is not None and not learnt.graded and learnt.pairs >= pair_map.FEWEST:

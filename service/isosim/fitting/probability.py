@@ -261,10 +261,7 @@ def stored(pairs: LabelledScores, x: Doubles, curve: Curve) -> ProbabilityMap:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Mean loss of two maps on the same labels, and the standard error of the difference.
-
-    The loss is the log-loss in nats, or for grades the squared error on a scale of 0 to 1.
-    """
+    """Mean log-loss (nats) of two maps on the same labels, and the standard error of the difference."""
 
     loss: float
     rival_loss: float
@@ -297,7 +294,6 @@ class ProbabilityReport:
     rmse: float | None = None  # in grades; None for matches, as the next
     pearson: float | None = None
     effective_pairs: float | None = None  # None: all pairs have the same weight
-    compared: Comparison | None = None  # with a map learnt from earlier labels
 
 
 def report(pairs: LabelledScores, probabilities: Doubles) -> ProbabilityReport:
@@ -371,7 +367,6 @@ def fit(
     weights: npt.ArrayLike | None = None,
     *,
     graded: bool = False,
-    rival: ProbabilityMap | None = None,
 ) -> tuple[ProbabilityMap, ProbabilityReport]:
     """Fits a probability map to labelled pairs (M,), and reports its cross-validated errors.
 
@@ -383,36 +378,23 @@ def fit(
         weights: (M,) number of pairs of the population that each pair represents; the map, the precisions and the
             recalls then apply to the population.
         graded: the labels are grades, not 0 and 1.
-        rival: a map learnt from earlier labels. The report's `compared` says which of the two predicts these labels
-            better; see `compare`.
     """
     pairs = LabelledScores.build(similarities, labels, weights, graded=graded)
     rng = np.random.default_rng(seed)
-    rates = reference.false_match_rate(pairs.similarities)
-    x = evidence(rates)
+    x = evidence(reference.false_match_rate(pairs.similarities))
     local = within_scores(x, pairs.weights)
     curve = bending_line(x, pairs.targets, local)
     held_out = out_of_fold(x, pairs.targets, local, rng)
     learnt = stored(pairs, x, curve)
     if not graded:
         learnt = with_precisions(learnt, pairs, x, curve, rng)
-    facts = report(pairs, held_out)
-    if rival is not None and rival.graded == graded:
-        facts = replace(facts, compared=compare(pairs, held_out, rival.probability(rates)))
-    return learnt, facts
+    return learnt, report(pairs, held_out)
 
 
 def compare(pairs: LabelledScores, predicted: Doubles, rival: Doubles) -> Comparison:
-    """Compares out-of-fold predictions (M,) with a rival's (M,).
-
-    The rival has a small advantage: some of these labels may be those that it was fitted to.
-    """
-
-    def loss(predictions: Doubles) -> Doubles:
-        return (predictions - pairs.targets) ** 2 if pairs.graded else log_loss(predictions, pairs.targets)
-
+    """Compares out-of-fold predictions (M,) with a rival's (M,)."""
     share = pairs.weights / pairs.weights.sum()
-    ours, theirs = loss(predicted), loss(rival)
+    ours, theirs = log_loss(predicted, pairs.targets), log_loss(rival, pairs.targets)
     difference = ours - theirs
     error = float(np.sqrt(np.square(share * (difference - share @ difference)).sum()))
     return Comparison(float(share @ ours), float(share @ theirs), error)

@@ -11,7 +11,7 @@ from isosim.domains.domain import Domain, Version
 from isosim.domains.history import Author, author
 from isosim.domains.store import DomainStore, StoredVersion, written
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import Conflict, IsosimError
+from isosim.errors import IsosimError
 from isosim.fitting import evidence, reference
 from isosim.fitting.calibrator import group_sizes
 from isosim.fitting.methods import FittedMap
@@ -25,7 +25,6 @@ from isosim.scoring.reference import ReferenceDistribution
 FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions are compared
 HALVES = 40  # number of random halves of the held-out sentences that `better_than` draws for a standard error
 MOST_PAIRS = 100_000
-ATTEMPTS = 5  # comparisons with champions that others promote meanwhile
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
 
 
@@ -53,8 +52,7 @@ class Fit:
     def publish(self, domains: DomainStore, job: Job | None = None) -> Decision:
         """Writes the version, and makes it champion in the same write if `decide` says so.
 
-        If another version becomes champion meanwhile, this one is written without promotion, and then compared with
-        that champion.
+        If another version becomes champion meanwhile, this one is written without promotion.
 
         Args:
             job: the job that made this fit; None if it was made outside of a job. A job makes one version, also if
@@ -67,7 +65,7 @@ class Fit:
         request, digest = self.request, self.encoder.digest
         again = job is not None and job.attempt > 1
         now = domains.read(request.domain)
-        champion = now.served(digest).champion
+        replaced = now.served(digest).champion
         decision = self.decide(domains, now, again=again)
         version = Version(
             number=0,
@@ -90,24 +88,13 @@ class Fit:
                 folder,
                 version,
                 epoch=request.epoch,
-                promote=lambda domain: decision.promoted and domain.served(digest).champion == champion,
+                promote=lambda domain: decision.promoted and domain.served(digest).champion == replaced,
             ).number
-        for _ in range(ATTEMPTS):
-            now = domains.read(request.domain)
-            champion = now.served(digest).champion
-            if not decision.promoted or champion == number:
-                return decision._replace(version=number, promoted=champion == number)
-            decision = self.decide(domains, now, again=again)
-            if decision.promoted:
-                try:
-                    domains.promote(request.domain, digest, number, revision=now.revision)
-                except Conflict:  # the domain has changed again
-                    continue
-                except OSError as error:
-                    why = f"it could not be promoted ({error.strerror or type(error).__name__})"
-                    return Decision(False, f"{why}; it can still be promoted", version=number)
-        why = f"other versions became champion first, in each of {ATTEMPTS} attempts"
-        return Decision(False, why, version=number)
+        champion = domains.read(request.domain).served(digest).champion
+        if decision.promoted and champion != number:
+            why = f"version {champion} became champion while this one was written, which can still be promoted"
+            return Decision(False, why, version=number)
+        return decision._replace(version=number, promoted=champion == number)
 
     def report_with(self, decision: Decision) -> dict[str, Any]:
         """The report, for JSON, with the decision."""
@@ -170,7 +157,7 @@ class Fit:
         """
         version, scale = f"version {champion.version.number}", champion.model.reference
         if champion.version.number == self.request.base:
-            return self._predicts_better_than(champion)
+            return self._has_learnt_more_than(champion)
         if champion.model.probability is not None and self.model.probability is None:
             return Decision(
                 False,
@@ -204,30 +191,16 @@ class Fit:
         better = old - new > SURE * unsure
         return Decision(better, what + ("; the difference is not significant" if new < old and not better else ""))
 
-    def _predicts_better_than(self, base: StoredVersion) -> Decision:
-        """Whether new labels of the champion replace its earlier ones.
-
-        They do if they are at least as many, or if their out-of-fold probabilities predict them not significantly worse
-        than the champion's. (Labels are often posted again with further ones. The champion was then fitted to most of
-        them, and seems to predict them better.)
-        """
+    def _has_learnt_more_than(self, base: StoredVersion) -> Decision:
+        """Whether new labels of the champion replace its earlier ones: if they are of the same kind, and as many."""
         version, earlier, learnt = f"version {base.version.number}", base.model.probability, self.model.probability
-        if earlier is None:
+        if earlier is None or learnt is None:
             return Decision(True, f"it adds probabilities learnt from labels to the champion, {version}")
-        graded = learnt is not None and learnt.graded
-        if graded != earlier.graded:
-            theirs, ours = ("grades" if kind else "matches" for kind in (earlier.graded, graded))
+        if learnt.graded != earlier.graded:
+            theirs, ours = ("grades" if one.graded else "matches" for one in (earlier, learnt))
             return Decision(False, f"{version} has learnt from {theirs} and this version from {ours}")
-        labels = self.labels
-        assert labels is not None  # noqa: S101 - a version with a base is made from labels
-        count, compared = labels.pairs, labels.compared
-        if count >= earlier.pairs:
-            return Decision(True, f"it has learnt from {count:,} labelled pairs, and {version} from {earlier.pairs:,}")
-        assert compared is not None  # noqa: S101 - both versions have learnt from the same kind of labels
-        new, old = compared.loss, compared.rival_loss
-        measure = "squared error" if graded else "log-loss"
-        what = f"the {measure} of these labels is {new:.4f} with this version and {old:.4f} with {version}"
-        return Decision(new - old <= SURE * compared.standard_error, what)
+        why = f"it has learnt from {learnt.pairs:,} labelled pairs, and {version} from {earlier.pairs:,}"
+        return Decision(learnt.pairs >= earlier.pairs, why)
 
 
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:

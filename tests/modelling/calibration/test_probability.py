@@ -329,18 +329,6 @@ def test_equal_weights_are_no_weights() -> None:
     np.testing.assert_array_equal(even.logits, plain.logits)
 
 
-def test_new_labels_are_compared_with_a_rival_by_the_loss_of_their_own_out_of_fold_probabilities() -> None:
-    first, _ = fit(*_arguments(1500), seed=0)
-    _, report = fit(*_arguments(300), seed=1, rival=first)
-    compared = report.compared
-    assert compared is not None
-    assert compared.loss == pytest.approx(report.log_loss)
-    assert 0 < compared.rival_loss < compared.loss
-    assert 0 < compared.standard_error < 0.05
-    similarities, scale, known = _arguments(300)
-    assert fit(similarities, scale, known, seed=1, rival=first, graded=True)[1].compared is None
-
-
 @given(st.integers(1, 200), st.integers(0, 1000))
 def test_a_threshold_below_all_matches_finds_them_all_and_no_more(count: int, seed: int) -> None:
     weights = np.random.default_rng(seed).uniform(0.1, 9, count)

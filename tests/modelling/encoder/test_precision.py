@@ -1,13 +1,10 @@
 """Lower precisions: what they may change."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from isosim.arrays import Vectors
 from isosim.encoders.onnx_engine import Feeds, OnnxEncoder
@@ -15,7 +12,6 @@ from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.export import precision
 from isosim.export.graph import check_latents, join
-from isosim.export.precision import separate
 from isosim.export.reduced import export_reduced, texts_of
 from tests.encoders import shifts, vectors
 from tests.text import sentences
@@ -59,43 +55,6 @@ def test_smoothing_changes_no_vector(
 def test_every_product_with_a_constant_matrix_is_found_and_those_of_one_input_together(graph: onnx.ModelProto) -> None:
     groups = precision.weight_products(graph)
     assert sorted(map(len, groups.values())) == sorted([3, 1, 1, 1] * 4)  # queries with keys and values; 4 layers
-
-
-def linear(*attributes: tuple[str, float], shared: bool = False, bias: bool = True) -> onnx.ModelProto:
-    """Two linear layers as Gemm, behind each other: (B, 4) -> (B, 4)."""
-    rng = np.random.default_rng(0)
-    weights = {name: rng.normal(size=(4, 4)).astype(np.float32) for name in ("first", "second")}
-    weights["bias"] = rng.normal(size=4).astype(np.float32)
-    last = "first" if shared else "second"
-    more = ["bias"] if bias else []
-    nodes = [
-        helper.make_node("Gemm", ["x", "first", *more], ["h"], "one", **dict[str, Any](attributes)),
-        helper.make_node("Gemm", ["h", last, *more], ["y"], "two", **dict[str, Any](attributes)),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("x", "y")]
-    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
-    graph = helper.make_graph(nodes, "linear", ends[:1], ends[1:], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
-
-
-@pytest.mark.parametrize(
-    ("model", "products"),
-    [
-        (linear(), 2),
-        (linear(bias=False), 2),
-        (linear(shared=True), 2),
-        (linear(("transB", 1)), 2),
-        (linear(("transB", 1), shared=True, bias=False), 2),
-        (linear(("alpha", 0.5)), 0),
-    ],
-)
-def test_linear_layers_are_made_products_of_matrices_of_their_own(model: onnx.ModelProto, products: int) -> None:
-    apart = separate(model)
-    nodes = [node for group in precision.weight_products(apart).values() for node in group]
-    assert len(nodes) == len({node.input[1] for node in nodes}) == products
-    x = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
-    (expected,), (same,) = (ReferenceEvaluator(one).run(None, {"x": x}) for one in (model, apart))
-    np.testing.assert_allclose(np.asarray(same), np.asarray(expected), rtol=0, atol=1e-6)
 
 
 def test_int8_is_near_and_no_neighbour_moves_it(int8: onnx.ModelProto, ids: list[list[int]], fp32: Vectors) -> None:
