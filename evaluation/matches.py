@@ -7,10 +7,12 @@ import numpy as np
 
 from evaluation.corpora import Bench, PairVectors, Row
 from isosim.arrays import Doubles, Floats
+from isosim.matching.adjusting import by_similarity, by_words
 from isosim.matching.candidates import BINS, Candidates, find
 from isosim.matching.check import NONE, Searches, answer
 from isosim.matching.drawing import draw
 from isosim.matching.estimate import estimate
+from isosim.scoring.pair_features import pair_features
 from isosim.scoring.similarity import cosine, normalized
 
 Labels = Callable[[np.random.Generator], Doubles]
@@ -22,28 +24,37 @@ CURVES: dict[str, Callable[[Doubles], Doubles]] = {
     "skewed": lambda s: 1 - np.exp(-np.exp(18 * (s - 0.88))),
 }
 JUDGED = "quora"  # the population of Quora's judged pairs, with their labels
-LABELS = (25, 50, 100, 200)
+WORDS = "quora-words"  # the same; from 100 judged pairs on, similarities are adjusted to the words of the texts
+LABELS = (25, 50, 100, 200, 400)
 ROUND = 50  # labels drawn at once
-TARGETS: dict[str, float | None] = {"precision 0.7": 0.7, "precision 0.9": 0.9, "fixed threshold": None}
-PASSING = {JUDGED: 0.3}  # share of the candidates that pass the fixed threshold
+TARGETS: dict[str, float | None] = {
+    "precision 0.7": 0.7,
+    "precision 0.8": 0.8,
+    "precision 0.9": 0.9,
+    "fixed threshold": None,
+}
+PASSING = {JUDGED: 0.3, WORDS: 0.3}  # share of the candidates that pass the fixed threshold
 COVERAGE_BAR = 0.9
 WIDTH_BARS = {("precision", 100): 0.25, ("precision", 200): 0.2, ("recall", 100): 0.4, ("recall", 200): 0.3}
 HELD = 0.999  # share of the matches that candidates should hold
 QUERIES, NOMINAL, BOUNDS = (300, 1000), 0.01, (0.006, 0.014)
 
 
-def matches(bench: Bench, population: str = ",".join((JUDGED, *CURVES)), draws: int = 400) -> Iterator[Row]:
+def matches(bench: Bench, population: str = ",".join((JUDGED, WORDS, *CURVES)), draws: int = 400) -> Iterator[Row]:
     """Coverage and width of the intervals of precision and recall, with labels drawn in rounds around a target.
 
     The populations are Quora's 8,000 judged pairs, and the candidates of its questions with labels simulated from a
     curve, anew for every draw.
     """
     for name in population.split(","):
-        similarity, labels = judged_pairs(bench) if name == JUDGED else simulated(bench, name)
+        similarity, labels = simulated(bench, name) if name in CURVES else judged_pairs(bench)
+        features = judged_features(bench) if name == WORDS else None
         for target in TARGETS:
             cells: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
             for seed in range(draws):
-                for figure, count, *values in one_draw(similarity, labels, target, PASSING.get(name, 0.02), seed):
+                for figure, count, *values in one_draw(
+                    similarity, labels, features, target, PASSING.get(name, 0.02), seed
+                ):
                     cells.setdefault((figure, count), []).append((values[0], values[1], values[2]))
             for (figure, count), found in cells.items():
                 truth, low, high = np.array(found).T
@@ -64,6 +75,12 @@ def judged_pairs(bench: Bench) -> tuple[Floats, Labels]:
     return similarity[order], lambda rng: gold
 
 
+def judged_features(bench: Bench) -> Doubles:
+    quora = PairVectors.from_pairs(bench.quora(), bench.encoder)
+    order = np.argsort(-cosine(quora.left, quora.right), kind="stable")
+    return pair_features((quora.pairs.left[row], quora.pairs.right[row]) for row in order)
+
+
 def simulated(bench: Bench, curve: str) -> tuple[Floats, Labels]:
     similarity = questions(bench).similarity
     chances = CURVES[curve](similarity.astype(np.float64))
@@ -76,26 +93,28 @@ def questions(bench: Bench, per_text: int = 10) -> Candidates:
 
 
 def one_draw(
-    similarity: Floats, labels: Labels, target: str, passing: float, seed: int
+    similarity: Floats, labels: Labels, features: Doubles | None, target: str, passing: float, seed: int
 ) -> Iterator[tuple[str, int, float, float, float]]:
     """For each number of labels that reaches the target: the true precision and recall, and their intervals."""
     truth = labels(np.random.default_rng(seed))
-    found = np.cumsum(truth)
     fixed = float(similarity[int(len(truth) * passing)])
     precision = TARGETS[target]
     wanted = {"threshold": fixed} if precision is None else {"precision": precision}
-    rows = np.empty(0, np.intp)
+    rows, ranking = np.empty(0, np.intp), by_similarity(similarity)
     for count in LABELS:
         while len(rows) < count:
-            more = draw(similarity, rows, truth[rows], min(ROUND, count - len(rows)), seed=seed, **wanted)
-            rows = np.append(rows, more)
-        learnt = estimate(similarity, rows, truth[rows], seed=seed)
+            left = min(ROUND, count - len(rows))
+            more = draw(ranking.similarity, ranking.place[rows], truth[rows], left, seed=seed, **wanted)
+            rows = np.append(rows, ranking.order[more])
+            if features is not None and precision is not None:
+                ranking = by_words(similarity, features, rows, truth[rows].astype(np.intp), seed=seed)
+        places, found = ranking.place[rows], np.cumsum(truth[ranking.order])
+        learnt = estimate(ranking.similarity, places, truth[rows], unseen=ranking.unseen, seed=seed)
         threshold = fixed if precision is None else learnt.threshold_for(precision)
         if threshold is None:
             continue
-        point = learnt.at(threshold)
-        above = len(similarity) - int(np.searchsorted(similarity[::-1], np.float32(threshold)))
-        right = found[above - 1] + truth[rows[rows >= above]].sum()  # judged pairs follow their labels
+        point, above = learnt.at(threshold), ranking.above(threshold)
+        right = found[above - 1] + truth[rows[places >= above]].sum()  # judged pairs follow their labels
         if point.precision_interval and point.recall_interval:
             yield "precision", count, float(right / point.passing), *point.precision_interval
             yield "recall", count, float(right / found[-1]), *point.recall_interval

@@ -203,6 +203,9 @@ class MatchAnswer(Answer):
 
     similarity: float
     """threshold: the lowest similarity of the pairs that pass without a judgement"""
+    adjusted: bool = False
+    """whether it is one of the column `adjusted`: the similarity less what the words of the two texts take away, as
+    the labels teach"""
     passing: int
     """number of pairs that pass, of different texts: those that reach the threshold, without those that were judged
     different, and those that were judged the same"""

@@ -272,7 +272,9 @@ def summarize(state: Match, output: Path | None, same: str) -> None:
 
 
 def worth(answer: MatchAnswer) -> str:
-    passing = f"{answer.passing:,} pairs of at least {answer.similarity:.4f}"
+    passing = (
+        f"{answer.passing:,} pairs of {'an adjusted similarity of ' * answer.adjusted}at least {answer.similarity:.4f}"
+    )
     below = f" or judged the same ({answer.confirmed_below:,})" * bool(answer.confirmed_below)
     out = f"; left out: {answer.left_out:,} judged different" * bool(answer.left_out)
     if answer.precision is None or answer.expected_false is None or answer.recall is None:

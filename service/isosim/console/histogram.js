@@ -22,7 +22,7 @@ export function scores(first, floor, moved, signal) {
   function given(histogram, answer) {
     const { edges, compared, matches, others } = histogram;
     [line.min, line.max] = [Math.floor(edges[0] * 5) / 5, Math.ceil(edges.at(-1) * 5) / 5];
-    if (answer && !line.matches(":active")) line.value = answer.similarity;
+    if (answer && !answer.adjusted && !line.matches(":active")) line.value = answer.similarity;
     const middle = (index) => (edges[index] + edges[index + 1]) / 2;
     const steps = (label, counts, colour) => ({ type: "line", label, data: [...counts, 0].map((y, index) => ({ x: edges[index], y: Math.max(y, LEAST / 10) })), stepped: true, fill: "start", pointRadius: 0, borderColor: colour, backgroundColor: faint(colour, 0.35), borderWidth: 1.5 });
     const bars = (label, counts, colour) => ({ label, data: counts.map((y, index) => ({ x: middle(index), y: y || null })), backgroundColor: colour, barPercentage: 1, categoryPercentage: 0.8 });
@@ -45,7 +45,7 @@ export function scores(first, floor, moved, signal) {
         },
         plugins: [{ id: "line", afterLayout: lay }],
       }),
-      summary: `${answer ? `The line stands at ${score(answer.similarity, 2)}: ${counted(answer.passing, "pair")} pass.` : "No similarity reaches the target."}${some ? ` Of the judged pairs, ${count(same)} are the same and ${count(different)} different.` : ""}`,
+      summary: `${answer?.adjusted ? `${counted(answer.passing, "pair")} pass, by their words as well: the line does not show which.` : answer ? `The line stands at ${score(answer.similarity, 2)}: ${counted(answer.passing, "pair")} pass.` : "No similarity reaches the target."}${some ? ` Of the judged pairs, ${count(same)} are the same and ${count(different)} different.` : ""}`,
       numbers: table("Pairs by similarity", ["Similarity from", "Pairs", "Judged the same", "Judged different"],
         compared.map((pairs, index) => [score(edges[index], 2), ...[pairs, matches[index], others[index]].map(count)]).reverse()),
     };

@@ -252,7 +252,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       known && h("p", {}, `${confirmed ? `${count(confirmed)} of them ${confirmed === 1 ? "is" : "are"} judged the same. Of the other ${count(passing - confirmed)}, about` : "About"} ${count(Math.round(wrong))} are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): in all, ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}).`),
       known ? h("p", {}, `They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the ${counted(match.candidates, "most alike pair")}${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)} lower. From ${counted(judged, "judgement")}.`)
         : h("p", {}, `Not judged${judged ? " enough" : ""}: how many of these pairs are right is unknown.`),
-      h("p", {}, `Similarity from ${score(answer.similarity, 2)} on. ${ownOf(answer)}`),
+      h("p", {}, `Similarity${answer.adjusted ? ", less what other words take away," : ""} from ${score(answer.similarity, 2)} on. ${ownOf(answer)}`),
       before && !sure && h("p", { class: "verdict warn" }, "This was sure before: the last judgements differ from what the earlier ones let expect."),
       ...notices,
       h("p", {}, h("strong", {}, "Next step: "), !known ? `judge ${judged < ENOUGH ? `about ${counted(ENOUGH - judged, "pair")}${judged ? " more" : ""}` : "on"}, until there are some that mean the same and some that do not.`
@@ -280,7 +280,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     if (copies && copies <= COPIES) for (const { row_a: row } of await rowsOf({ similarity: 1, at_most: copies })) repeated.set(row, (repeated.get(row) ?? 1) + 1);
     if (mine !== state.latest) return;
     const every = passing ? state.answer.passing : judged;
-    lead.textContent = `${found.length < every ? `The first ${count(found.length)} of ${counted(every, "pair")}` : counted(every, "pair")}, the most alike first.${passing && copies ? ` Besides, ${counted(copies, "row repeats", "rows repeat")} a text word for word; the downloads begin with them.` : ""}`;
+    lead.textContent = `${found.length < every ? `The first ${count(found.length)} of ${counted(every, "pair")}` : counted(every, "pair")}, the ${state.answer?.adjusted ? "most probable" : "most alike"} first.${passing && copies ? ` Besides, ${counted(copies, "row repeats", "rows repeat")} a text word for word; the downloads begin with them.` : ""}`;
     const times = (row) => repeated.get(row) ?? 1;
     const [one, other] = match.files.length > 1 ? match.files.map((name) => `Text of ${name}`) : ["One text", "Another text"];
     const body = found.map((row) => h("tr", {},

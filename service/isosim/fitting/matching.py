@@ -23,6 +23,7 @@ from isosim.jobs.posted import Posted
 from isosim.matching import candidates
 from isosim.scoring.calibration import DEFAULT, DomainModel
 from isosim.scoring.method import Method
+from isosim.scoring.pair_features import pair_features
 from isosim.scoring.similarity import normalized
 
 MOST = 5_000_000  # candidates; 60 MB
@@ -110,6 +111,9 @@ def match_job(
         raise InvalidInput(
             f"more than {MOST:,} pairs are of texts that the encoder cannot tell apart; remove repetitions"
         )
+    ends = [[texts[number] for number in numbers[side.first]] for numbers, side in zip(rows, sides, strict=True)]
+    pairs = zip(found.left.tolist(), found.right.tolist(), strict=True)
+    features = pair_features((ends[0][a], ends[-1][b]) for a, b in pairs).astype(np.float32)
     facts = {
         "scale": scale.facts,
         "distinct": [len(side.first) for side in sides],
@@ -119,7 +123,7 @@ def match_job(
         "floor": found.floor,
         "pairs": found.pairs,
     }
-    return Match(Found(found, sides), scale, own[0] if len(own) == 1 else None, notices, facts)
+    return Match(Found(found, features, sides), scale, own[0] if len(own) == 1 else None, notices, facts)
 
 
 def read_texts(path: Path, number_of: dict[str, int]) -> Rows:

@@ -8,24 +8,17 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from scipy.special import expit, logit
 
 from isosim.arrays import Doubles
 from isosim.fitting import probability
 from isosim.fitting.probability import Comparison, Curve, LabelledScores
-from isosim.scoring.pair_features import PairMap
+from isosim.scoring.pair_features import PairMap, moves
 from isosim.scoring.probability import read_curve
 
 FEWEST = 100  # labels, below which the similarity alone gives the probability
-# Prior means and standard deviations of the logit's slope along the evidence, and of its change per unit of each
-# feature, in the order of `PairFeatures`. Whether shared words speak for a match differs from set to set; that
-# other numbers and a negation speak against it does not (evaluation/results/pair-features.md).
-PRIOR, DEVIATIONS = (0.0, 0.0, -1.5, -0.7), (1.4, 1.4, 0.5, 0.5)
-SLOPE, SLOPE_DEVIATION, LEAST_SLOPE = 1.1, 0.35, 0.3
 # Standard errors by which held-out predictions must be better. With 1, the gain with 300 labels is a seventh smaller;
 # with 0, sets without gain lose more.
 SURE = 0.5
-STEPS = 30  # of Newton's method at most
 
 
 def fit(pairs: LabelledScores, x: Doubles, features: Doubles, seed: int) -> tuple[PairMap | None, Comparison]:
@@ -57,22 +50,3 @@ def moved_curve(x: Doubles, features: Doubles, targets: Doubles, weights: Double
     move = moves(x, features, targets, weights)
     moved = x + (features - features.mean(0)) @ move
     return move, moved, probability.bending_line(moved, targets, weights)
-
-
-def moves(x: Doubles, features: Doubles, targets: Doubles, weights: Doubles) -> Doubles:
-    """How far a unit of each feature moves the evidence: its coefficient divided by that of the evidence. (F,)"""
-    design = np.column_stack([x - x.mean(), features - features.mean(0), np.ones(len(x))])
-    wanted = probability.smooth_targets(targets, weights)
-    prior = np.array([SLOPE, *PRIOR, logit(np.average(wanted, weights=weights))])
-    precision = np.diag(np.array([SLOPE_DEVIATION, *DEVIATIONS, np.inf]) ** -2.0)
-    found = prior
-    for _ in range(STEPS):
-        chances = expit(design @ found)
-        curvature = design.T @ (design * (weights * chances * (1 - chances))[:, None]) + precision
-        gradient = design.T @ (weights * (wanted - chances)) - precision @ (found - prior)
-        step = np.linalg.solve(curvature + 1e-9 * np.eye(len(prior)), gradient)
-        found = found + np.clip(step, -2, 2)
-        if np.abs(step).max() < 1e-8:
-            break
-    move: Doubles = found[1:-1] / max(found[0], LEAST_SLOPE)
-    return move

@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from isosim.arrays import Doubles, Mask
 from isosim.fitting.recall import TAIL, at_thresholds
-from isosim.scoring.probability import ProbabilityMap, evidence
+from isosim.scoring.probability import ProbabilityMap, evidence, smooth_targets
 from isosim.scoring.reference import ReferenceDistribution
 
 Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
@@ -97,19 +97,6 @@ def within_scores(x: Doubles, weights: Doubles) -> Doubles:
     local[order] = weights[order] / ((sums[high] - sums[low]) / (high - low))
     even: Doubles = local / local.mean()
     return even
-
-
-def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
-    """Platt's targets (1999, section 2.2), which avoid probabilities of 0 and 1. (N,), (N,) -> (N,)
-
-    With n matches and m other pairs (sums of weights), the target is (n + 1) / (n + 2) for a match and 1 / (m + 2) for
-    another pair. Grades between 0 and 1 are mapped linearly between these two values.
-    """
-    matches = float(weights @ targets)
-    others = float(weights.sum()) - matches
-    low, high = 1 / (others + 2), (matches + 1) / (matches + 2)
-    wanted: Doubles = low + (high - low) * targets
-    return wanted
 
 
 def ramps(x: Doubles, knots: Doubles) -> Doubles:

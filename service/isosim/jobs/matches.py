@@ -70,6 +70,7 @@ class Found:
     """The candidates of a match; `left` and `right` are distinct texts of the sides, one side if there is one file."""
 
     candidates: Candidates
+    features: npt.NDArray[np.float32]  # (P, F) of the candidates' texts, see `scoring/pair_features.py`
     sides: tuple[Side, ...]
 
     @property
@@ -82,7 +83,7 @@ class Found:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """`from_arrays` is the inverse."""
-        own = {name: np.asarray(value) for name, value in vars(self.candidates).items()}
+        own = {name: np.asarray(value) for name, value in vars(self.candidates).items()} | {"features": self.features}
         for number, side in enumerate(self.sides):
             own |= {f"{name}{number}": array for name, array in vars(side).items()}
         return own
@@ -94,7 +95,7 @@ class Found:
         facts: dict[str, Any] = {name: arrays[name] if arrays[name].ndim else arrays[name].item() for name in names}
         count = sum(name.startswith("first") for name in arrays)
         sides = (Side(arrays[f"first{number}"], arrays[f"text_of{number}"]) for number in range(count))
-        return cls(Candidates(**facts), tuple(sides))
+        return cls(Candidates(**facts), arrays["features"], tuple(sides))
 
 
 @dataclass(frozen=True)

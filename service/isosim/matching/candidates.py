@@ -39,10 +39,6 @@ class Candidates:
     pairs: int  # number of compared pairs
     histogram: npt.NDArray[np.int64]  # (BINS,) number of compared pairs by similarity, in equal steps from −1 to 1
 
-    def above(self, threshold: float) -> int:
-        """Number of candidates whose similarity is at least the threshold; they are the first ones."""
-        return len(self.similarity) - int(np.searchsorted(self.similarity[::-1], np.float32(threshold)))
-
     def best(self, *, one_file: bool = False) -> Rows:
         """The candidates that are the best one of their left text, from high to low. (C,)
 

@@ -38,6 +38,7 @@ def clusters(
     vectors: Vectors,
     threshold: float,
     judged: tuple[Integers, Integers, Integers] | None = None,
+    known: tuple[Integers, Integers, Vectors] | None = None,
 ) -> list[Cluster]:
     """The clusters of two texts or more, largest first, then by their first member.
 
@@ -47,29 +48,40 @@ def clusters(
         vectors: (N, D) of unit length; `left` and `right` are their rows. The similarities of pairs that do not reach
             the threshold are computed from them. May be memory-mapped.
         judged: left, right and labels of the judged pairs, (J,) each: 1 same, 0 different.
+        known: left, right and similarity of pairs, (Q,) each, whose similarity is not that of their vectors.
     """
     found = []
     place, part = np.zeros(len(vectors), np.intp), np.full(len(vectors), -1)  # of each text: in which part, and where
     divided = list(parts(left, right, similarity))
     for number, (members, _) in enumerate(divided):
         place[members], part[members] = np.arange(len(members)), number
-    inner_of: dict[int, list[tuple[int, int, float]]] = {}
-    for a, b, label in np.stack(judged, 1).tolist() if judged is not None else []:
-        if part[a] == part[b] >= 0:
-            inner_of.setdefault(int(part[a]), []).append((place[a], place[b], SAME if label else DIFFERENT))
+    inner_of, moved_of = (inside(pairs, place, part) for pairs in (judged, known))
     for number, (members, split) in enumerate(divided):
         unit = normalized(vectors[members].astype(np.float32))
         scores = (unit @ unit.T).astype(np.float64)
         np.fill_diagonal(scores, 1.0)
         wanted = scores.copy()
-        for a, b, more in inner_of.get(number, []):
-            wanted[[a, b], [b, a]] += more
+        for a, b, other in moved_of.get(number, []):
+            wanted[[a, b], [b, a]] = other
+        for a, b, label in inner_of.get(number, []):
+            wanted[[a, b], [b, a]] += SAME if label else DIFFERENT
         for places in linked(wanted, threshold - ROUNDING):
             if len(places) > 1:
                 inner = scores[np.ix_(places, places)]
                 central = members[places[inner.sum(1).argmax()]]
                 found.append(Cluster(members[places], int(central), float(inner.min()), split))
     return sorted(found, key=lambda one: (-len(one.members), int(one.members[0])))
+
+
+def inside(
+    pairs: tuple[Integers, Integers, Integers | Vectors] | None, place: Rows, part: Rows
+) -> dict[int, list[tuple[int, int, float]]]:
+    """For each part, the pairs of two of its texts, with their places in it."""
+    found: dict[int, list[tuple[int, int, float]]] = {}
+    for a, b, value in [] if pairs is None else zip(*(column.tolist() for column in pairs), strict=True):
+        if part[a] == part[b] >= 0:
+            found.setdefault(int(part[a]), []).append((int(place[a]), int(place[b]), value))
+    return found
 
 
 def parts(left: Integers, right: Integers, similarity: Vectors) -> Iterator[tuple[Rows, bool]]:

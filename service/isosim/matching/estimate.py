@@ -27,10 +27,12 @@ from isosim.arrays import Doubles, Floats, Integers, Rows
 INTERVALS = 12  # of the piecewise linear logit, as in fitting/probability.py
 # Prior of the logarithms of the logit's rise over an interval: mean, standard deviation of what all intervals have in
 # common and of what differs, and number of intervals over which the latter is similar.
-RISE, COMMON, DIFFERENT, SIMILAR = float(np.log(8 / INTERVALS)), 0.6, 1.1, 2.0
+RANGE = 8  # rise of the logit over all intervals
+RISE, COMMON, DIFFERENT, SIMILAR = float(np.log(RANGE / INTERVALS)), 0.6, 1.1, 2.0
 # Power of the likelihood, which widens the intervals for curves that bend within an interval: with 1, only 83 % of the
 # intervals of Quora's precision held the true value.
 TRUST = 0.85
+ADJUSTED_TRUST = 0.7  # where the similarities were adjusted to the labels; with 0.85, 88 % of some recalls' held it
 MIDDLE = 5.0  # prior standard deviation of the logit in the middle; its mean is 0
 STEPS = 30  # of Newton's method at most
 PROPOSALS = 1200  # draws of which DRAWS are kept in proportion to their posterior density
@@ -127,7 +129,9 @@ def logits_of(parts: Doubles, parameters: Doubles) -> Doubles:
     return logits
 
 
-def posterior(bins: Bins, matches: Integers, others: Integers, rng: np.random.Generator, draws: int = DRAWS) -> Doubles:
+def posterior(
+    bins: Bins, matches: Integers, others: Integers, rng: np.random.Generator, draws: int = DRAWS, trust: float = TRUST
+) -> Doubles:
     """Draws of the curve's parameters, given the numbers of labels 1 and 0 in each group (B,). (draws, K)
 
     Proposals come from a t distribution around the posterior's mode and are resampled by their importance.
@@ -138,7 +142,7 @@ def posterior(bins: Bins, matches: Integers, others: Integers, rng: np.random.Ge
 
     def log_density(parameters: Doubles) -> Doubles:  # (R, K) -> (R,)
         logits, away = logits_of(parts, parameters), parameters - mean
-        fit = TRUST * (logits @ right - np.logaddexp(0, logits) @ judged)
+        fit = trust * (logits @ right - np.logaddexp(0, logits) @ judged)
         density: Doubles = fit - ((away @ precision) * away).sum(1) / 2
         return density
 
@@ -146,8 +150,8 @@ def posterior(bins: Bins, matches: Integers, others: Integers, rng: np.random.Ge
     for _ in range(STEPS):
         chances = sigmoid(logits_of(parts, mode[None])[0])
         slopes = np.column_stack([parts * np.exp(mode[:-1]), np.ones(len(parts))])
-        curvature = slopes.T @ (slopes * (TRUST * judged * chances * (1 - chances))[:, None]) + precision
-        gradient = TRUST * slopes.T @ (right - judged * chances) - precision @ (mode - mean)
+        curvature = slopes.T @ (slopes * (trust * judged * chances * (1 - chances))[:, None]) + precision
+        gradient = trust * slopes.T @ (right - judged * chances) - precision @ (mode - mean)
         step = np.linalg.solve(curvature, gradient)
         tried = mode + step * 0.5 ** np.arange(8)[:, None]
         heights = log_density(tried)
@@ -266,6 +270,7 @@ def estimate(
     judged: Integers,
     labels: npt.ArrayLike,
     *,
+    unseen: Floats | None = None,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Estimate:
@@ -275,11 +280,17 @@ def estimate(
         similarity: (P,) of all candidates, from high to low.
         judged: (N,) distinct indices of the candidates with a label.
         labels: (N,) 1 for a match, 0 for no match.
+        unseen: (N,) similarities of the judged candidates that their labels did not change, if `similarity` was
+            adjusted to labels (`adjusting.py`). The curve learns from these.
     """
     rng = np.random.default_rng(seed)
     bins = Bins(similarity)
     right, wrong = bins.counts(judged, labels)
-    chances = sigmoid(logits_of(bins.parts, posterior(bins, right, wrong, rng)))  # (DRAWS, B)
+    trust = TRUST if unseen is None else ADJUSTED_TRUST
+    places = judged if unseen is None else np.minimum(np.searchsorted(-similarity, -unseen), len(similarity) - 1)
+    chances = sigmoid(
+        logits_of(bins.parts, posterior(bins, *bins.counts(places, labels), rng, trust=trust))
+    )  # (DRAWS, B)
     rest = bins.sizes - right - wrong
     matches = rng.binomial(rest, chances)
     sums = np.concatenate([np.zeros((len(matches), 1)), np.cumsum(matches, 1)], 1)

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from isosim.arrays import Doubles
-from isosim.scoring.probability import ProbabilityMap, evidence, read_curve
+from isosim.arrays import Doubles, Floats
+from isosim.scoring.probability import ProbabilityMap, evidence, read_curve, smooth_targets
 
 # A word ends at a space or a punctuation mark. Letters of Thai, Lao, kana and Han are words of their own.
 UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff"
@@ -49,6 +49,13 @@ KOREAN = re.compile(r"\b(?:않|없|아니)\w*")  # replaced by one of NEGATIONS,
 ALIKE = 0.85
 
 FLAGS = ["numbers_differ", "negation_differs"]
+
+# Prior means and standard deviations of the logit's slope along the evidence, and of its change per unit of each
+# feature, in the order of `PairFeatures`. Whether shared words speak for a match differs from set to set; that
+# other numbers and a negation speak against it does not (evaluation/results/pair-features.md).
+PRIOR, DEVIATIONS = (0.0, 0.0, -1.5, -0.7), (1.4, 1.4, 0.5, 0.5)
+SLOPE, SLOPE_DEVIATION, LEAST_SLOPE = 1.1, 0.35, 0.3
+STEPS = 30  # of Newton's method at most
 
 
 class PairFeatures(NamedTuple):
@@ -153,3 +160,33 @@ class PairMap:
         if centre.shape != (len(PairFeatures._fields),) or moves.shape != centre.shape:
             raise ValueError(f"a pair map needs {len(PairFeatures._fields)} features")
         return cls(centre, moves, ProbabilityMap.from_arrays(arrays))
+
+
+def regression(x: Doubles, features: Floats, targets: Doubles, weights: Doubles) -> Doubles:
+    """Penalized logistic regression of 0/1 labels on the evidence x (N,) and F of the features (N, F). (F + 2,)
+
+    Returns the slope along the evidence, the change per unit of each feature, and the logit at the means of both.
+    """
+    count = features.shape[1]
+    design = np.column_stack([x - x.mean(), features - features.mean(0), np.ones(len(x))])
+    wanted = smooth_targets(targets, weights)
+    share = np.average(wanted, weights=weights)
+    prior = np.array([SLOPE, *PRIOR[:count], np.log(share / (1 - share))])
+    precision = np.diag(np.array([SLOPE_DEVIATION, *DEVIATIONS[:count], np.inf]) ** -2.0)
+    found = prior
+    for _ in range(STEPS):
+        chances = 1 / (1 + np.exp(-design @ found))
+        curvature = design.T @ (design * (weights * chances * (1 - chances))[:, None]) + precision
+        gradient = design.T @ (weights * (wanted - chances)) - precision @ (found - prior)
+        step = np.linalg.solve(curvature + 1e-9 * np.eye(len(prior)), gradient)
+        found = found + np.clip(step, -2, 2)
+        if np.abs(step).max() < 1e-8:
+            break
+    return found
+
+
+def moves(x: Doubles, features: Floats, targets: Doubles, weights: Doubles) -> Doubles:
+    """How far a unit of each feature moves the evidence: its coefficient divided by that of the evidence. (F,)"""
+    found = regression(x, features, targets, weights)
+    move: Doubles = found[1:-1] / max(found[0], LEAST_SLOPE)
+    return move

@@ -22,6 +22,19 @@ def evidence(false_match_rates: npt.ArrayLike) -> Doubles:
     return np.log1p(-rates) - np.log(rates)
 
 
+def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
+    """Platt's targets (1999, section 2.2), which avoid probabilities of 0 and 1. (N,), (N,) -> (N,)
+
+    With n matches and m other pairs (sums of weights), the target is (n + 1) / (n + 2) for a match and 1 / (m + 2) for
+    another pair. Grades between 0 and 1 are mapped linearly between these two values.
+    """
+    matches = float(weights @ targets)
+    others = float(weights.sum()) - matches
+    low, high = 1 / (others + 2), (matches + 1) / (matches + 2)
+    wanted: Doubles = low + (high - low) * targets
+    return wanted
+
+
 def read_curve(x: Doubles, knots: Doubles, logits: Doubles, clip: float) -> Doubles:
     """Probability, whose logit is piecewise linear in x and constant beyond the knots. (N,), (K,), (K,) -> (N,)"""
     return np.clip(1 / (1 + np.exp(-np.interp(x, knots, logits))), clip, 1 - clip)

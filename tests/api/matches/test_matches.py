@@ -19,6 +19,7 @@ KEYS = {
     "anna": "read,calibrate", "bert": "read", "admin": "read,calibrate,admin", "others": "read,admin domains=team-*",
 }  # fmt: skip
 ANNA, BERT, ADMIN, OTHERS = KEYS
+MEANT = 600  # so many of the most alike pairs mean the same, unless they name different years
 PLANTED = 40  # sentences that occur twice, the second time in capital letters, which the encoder does not tell apart
 TEXTS = sentences(300)
 ROWS = [*TEXTS, *(text.upper() for text in TEXTS[:PLANTED]), TEXTS[7]]
@@ -273,6 +274,38 @@ def judged_pairs_follow_their_judgement(server: Server, job: str, judged: list[d
         worth = {row[0]: row[1:] for row in open_table(io.BytesIO(content), "xlsx", sheet="worth").first}
         assert worth["left out, because they were judged different"][0] == str(answer["left_out"])
     assert judge(server, job, [{"pair": low[0]["pair"], "label": 0}]).status_code == 200
+
+
+def test_judgements_teach_what_words_tell(server: Server) -> None:
+    """Texts that differ in a number only are among the most alike, and are judged different: others come first."""
+    texts = sentences(120)
+    rows = [*texts, *(f"{text} in 2023" for text in texts), *(f"{text} in 2024" for text in texts)]
+    job = ended(server, post(server, a=table(rows)))["job"]
+    first = rows_of(server, job)[:100]
+    assert {row["adjusted"] for row in first} == {None}
+    pairs = get(server, f"{job}/label?count=200").json()["pairs"]
+    labels = [{"pair": one["pair"], "label": int(one["pair"] < MEANT and not years(one))} for one in pairs]
+    assert judge(server, job, labels).status_code == 200
+    state, rows_given = get(server, f"{job}?precision=0.7").json()["answer"], rows_of(server, job, "precision=0.7")
+    assert state["adjusted"] and state["passing"] == len(rows_given)
+    adjusted = [row["adjusted"] for row in rows_given]
+    assert adjusted == sorted(adjusted, reverse=True)
+    assert all(row["adjusted"] <= row["similarity"] + 1e-6 for row in rows_given)
+    assert all(row["adjusted"] >= state["similarity"] for row in rows_given if row["label"] is None)
+    alike = rows_of(server, job, f"similarity=-1&at_most={len(rows_given)}")
+    assert {row["adjusted"] for row in alike} == {None}
+    wrong = [sum(row["numbers_differ"] for row in every) / len(every) for every in (rows_given, alike)]
+    assert wrong[0] < wrong[1] - 0.05
+    probabilities = [row["probability"] for row in rows_given if row["label"] is None]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert not get(server, f"{job}?similarity=0.9").json()["answer"]["adjusted"]
+    for cluster in rows_of(server, job, "form=clusters&precision=0.7"):
+        assert cluster["size"] >= 2
+    assert len(get(server, f"{job}/label?count=5&precision=0.7").json()["pairs"]) == 5
+
+
+def years(pair: dict[str, Any]) -> bool:
+    return len({text[-4:] for text in (pair["a"], pair["b"]) if " in 202" in text}) == 2
 
 
 def test_searches_with_known_answers(server: Server) -> None:

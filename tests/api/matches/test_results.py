@@ -23,7 +23,7 @@ from tests.store.machines import Watched
 ROWS = [[1, "a", ["x"]], [2, "b", ["y"]], [4, "a", [""]], [5, "c", ["z"]]]
 MODEL = DomainModel(REFERENCE, probability=MAP)
 UNIT = np.eye(3, 8, dtype=np.float32)
-FOUND = Found(candidates.find(UNIT), (Side(np.array([0, 1, 3]), np.array([0, 1, 0, 2])),))
+FOUND = Found(candidates.find(UNIT), np.zeros((3, 4), np.float32), (Side(np.array([0, 1, 3]), np.array([0, 1, 0, 2])),))
 REQUEST = JobRequest("default", "d", "tiny", match=MatchInput("posted", (4,), (("note",),)))
 JOB = Job("f" * 32, REQUEST, Status.SUCCEEDED, owner="anna", report={"candidates": len(FOUND.candidates.left)})
 

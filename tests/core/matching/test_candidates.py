@@ -70,8 +70,6 @@ def test_the_best_candidates_of_each_text() -> None:
     best = found.best()
     assert sorted(found.left[best]) == list(range(50)) and (np.diff(best) > 0).all()
     np.testing.assert_array_equal(found.right[best], (a @ b.T).argmax(1)[found.left[best]])
-    assert [found.above(2), found.above(-1)] == [0, 2000]
-    assert found.above(float(found.similarity[10])) == 11
 
 
 def test_the_best_candidates_of_each_text_of_one_file() -> None:

@@ -32,7 +32,6 @@ from isosim.fitting.probability import (
     parts,
     precision_thresholds,
     ramps,
-    smooth_targets,
     wilson,
 )
 from isosim.fitting.publication import Fit
@@ -40,7 +39,7 @@ from isosim.fitting.recall import at_thresholds
 from isosim.jobs.job import JobRequest, LabelledPair
 from isosim.jobs.posted import Posted
 from isosim.scoring.pair_features import PairMap
-from isosim.scoring.probability import ProbabilityMap, evidence
+from isosim.scoring.probability import ProbabilityMap, evidence, smooth_targets
 from tests.core.scoring.references import REFERENCE
 from tests.stores import domains_of
 from tests.text import sentences

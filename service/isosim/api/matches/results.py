@@ -17,7 +17,7 @@ from isosim.api.bodies import body_of
 from isosim.api.calibration.calibrate import STREAM, changes, facts_of, megabytes
 from isosim.api.calibration.files import FILE, one_of_few, sent, temporary
 from isosim.api.matches.schemas import Matches, PairLabel, PairLabels
-from isosim.api.matches.views import Ask, Form, View, histogram
+from isosim.api.matches.views import Ask, Form, View, histogram, ranked
 from isosim.api.matches.writing import MEDIA, FileType, written
 from isosim.api.policy import needs
 from isosim.api.requests import JobId, TraceDep, json_response, parsed
@@ -260,9 +260,12 @@ async def pairs_to_judge(
     def look(result: Result) -> PairsToJudge:
         candidates, (judged, labels) = result.found.candidates, result.judged
         target: dict[str, Any] = {"precision": wanted["precision"]} if "precision" in wanted else {}
+        ranking = ranked(result)
         if wanted.keys() - {"confidence"} and not target:
-            target = {"threshold": view_of(service, trace, result, wanted).threshold}
-        drawn = draw(candidates.similarity, judged, labels, count, seed=job.request.seed, **target)
+            view = view_of(service, trace, result, wanted)
+            ranking, target = view.ranking, {"threshold": view.threshold}
+        places = draw(ranking.similarity, ranking.place[judged], labels, count, seed=job.request.seed, **target)
+        drawn = ranking.order[places]
         pairs = []
         for pair in drawn.tolist():
             a = result.files[0][int(result.found.left.first[candidates.left[pair]])]

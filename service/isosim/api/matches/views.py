@@ -13,14 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isosim.arrays import Rows
+from isosim.arrays import Floats, Rows
 from isosim.errors import Action, Conflict, InvalidInput
 from isosim.jobs.matches import Result, Row
+from isosim.matching.adjusting import Ranking, by_similarity, by_words
 from isosim.matching.clusters import clusters
 from isosim.matching.drawing import IN_VAIN
 from isosim.matching.estimate import Estimate, Point, estimate
 from isosim.scoring.advice import Target, advise, in_single_precision
-from isosim.scoring.pair_features import FLAGS, pair_features
+from isosim.scoring.pair_features import FLAGS
 from isosim_client import Histogram, MatchAnswer
 
 Form = Literal["pairs", "best", "clusters", "judged"]
@@ -35,8 +36,8 @@ NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge 
 Cells = list[Any]
 STRATUM = 5  # judged pairs of one weight: with a weight each, chance alone would halve what the labels are worth
 JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity", "pair"]  # names that readers of labels know
-SCORES = ["similarity", "percentile", "probability", "label", "pair", *FLAGS]
-COPY = (1.0, None, None, None, None, False, False)  # the SCORES of two rows with the same text
+SCORES = ["similarity", "adjusted", "percentile", "probability", "label", "pair", *FLAGS]
+COPY = (1.0, None, None, None, None, None, False, False)  # the SCORES of two rows with the same text
 NONE = (None,) * len(SCORES)  # of a row without a match
 
 
@@ -69,16 +70,27 @@ class View:
         self.candidates = result.found.candidates
         self.notices: list[str] = []
         self.threshold = self._threshold()
-        self.above = self.candidates.above(self.threshold)
+        self.above = self.ranking.above(self.threshold)
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """The candidates, best first. A target that is a similarity, or a rate of the scale, cuts by similarity."""
+        plain = self.ask.similarity is not None or (self.ask.target is not None and self.ask.target.precision is None)
+        return by_similarity(self.candidates.similarity) if plain else ranked(self.result)
 
     @cached_property
     def passing(self) -> Rows:
-        """The candidates that this view gives, from high to low similarity: a judged one follows its judgement, and the
-        others pass if they reach the threshold. (C,)"""
+        """The candidates that this view gives, best first: a judged one follows its judgement, and the others pass if
+        they reach the threshold. (C,)"""
         pairs, labels = self.result.judged
-        passes = np.arange(len(self.candidates.similarity)) < self.above
+        passes = self.ranking.place < self.above
         passes[pairs] = labels == 1
-        return np.flatnonzero(passes)
+        return self.ranking.order[passes[self.ranking.order]]
+
+    @cached_property
+    def adjusted(self) -> Floats:
+        """The similarity by which each candidate is ranked. (P,)"""
+        return self.ranking.similarity[self.ranking.place]
 
     @cached_property
     def estimate(self) -> Estimate | None:
@@ -86,7 +98,9 @@ class View:
         pairs, labels = self.result.judged
         if len(pairs) < FEWEST or not FEWEST_EACH <= labels.sum() <= len(labels) - FEWEST_EACH:
             return None
-        return estimate(self.candidates.similarity, pairs, labels, confidence=CONFIDENCE)
+        ranking = self.ranking
+        places = ranking.place[pairs]
+        return estimate(ranking.similarity, places, labels, unseen=ranking.unseen, confidence=CONFIDENCE)
 
     def _threshold(self) -> float:
         """The similarity that reaches the target.
@@ -99,7 +113,7 @@ class View:
         if ask.similarity is not None:
             threshold = ask.similarity
         elif target is None:
-            best = self.candidates.similarity[: self._texts]
+            best = self.ranking.similarity[: self._texts]
             threshold = float(best[-1]) if len(best) else 1.0
         elif target.precision is not None:
             threshold = self._of_precision(target.precision)
@@ -121,7 +135,7 @@ class View:
                 f"the threshold, {threshold:.4f}, lies below the floor: only pairs of at least "
                 f"{self.candidates.floor:.4f} were kept"
             )
-        return in_single_precision(max(threshold, self.candidates.floor))
+        return in_single_precision(threshold if self.ranking.adjusted else max(threshold, self.candidates.floor))
 
     def _of_precision(self, precision: float) -> float:
         if self.estimate is None:
@@ -186,11 +200,12 @@ class View:
             }
         return MatchAnswer(
             similarity=self.threshold,
+            adjusted=self.ranking.adjusted,
             passing=len(self.passing),
             matched_rows=tuple(self._matched_rows()),
             judged=judged,
             confirmed=int(labels.sum()),
-            confirmed_below=int(((pairs >= self.above) & (labels == 1)).sum()),
+            confirmed_below=int(((self.ranking.place[pairs] >= self.above) & (labels == 1)).sum()),
             left_out=self.left_out,
             notices=(*notices, *self.notices),
             **facts,
@@ -200,7 +215,7 @@ class View:
     def left_out(self) -> int:
         """How many pairs reach the threshold and are not given, because they were judged different."""
         pairs, labels = self.result.judged
-        return int(((pairs < self.above) & (labels == 0)).sum())
+        return int(((self.ranking.place[pairs] < self.above) & (labels == 0)).sum())
 
     def worth(self, wanted: Mapping[str, Any]) -> list[list[Any]]:
         """What was asked for and what it is worth: rows of a name, a value, and the ends of its 95 % interval."""
@@ -209,7 +224,7 @@ class View:
         figures: list[list[Any]] = [
             ["pairs of different texts that pass", answer.passing],
             ["of these, judged the same", answer.confirmed],
-            ["similarity from (except for pairs that were judged the same)", answer.similarity],
+            [f"{'adjusted ' * answer.adjusted}similarity from (except for pairs judged the same)", answer.similarity],
             ["precision (share of them that mean the same)", answer.precision, *(answer.precision_interval or ())],
             ["expected number of false ones", answer.expected_false, *(answer.expected_false_interval or ())],
             ["recall (share of the matches among the kept pairs)", answer.recall, *(answer.recall_interval or ())],
@@ -263,8 +278,7 @@ class View:
         block = 10_000
         for start in range(0, len(chosen), block):
             part = chosen[start : start + block]
-            ends = self._ends(part)
-            for (a, b), scores in zip(ends, self._scores(part, ends), strict=True):
+            for (a, b), scores in zip(self._ends(part), self._scores(part), strict=True):
                 yield self._cells(a, b, *scores)
 
     def _best(self) -> Iterator[Cells]:
@@ -278,7 +292,7 @@ class View:
             best.setdefault(a, (at, b))
             if self._repeats:
                 best.setdefault(b, (at, a))
-        scores = list(self._scores(chosen, self._ends(chosen)))
+        scores = list(self._scores(chosen))
         first_of, text_of = found.right.first, found.left.text_of.tolist()
         firsts = found.left.first[text_of].tolist()
         copy_of: dict[int, int] = {}  # row -> the best match of a row whose text another row of the file has
@@ -310,11 +324,12 @@ class View:
             rows_of.setdefault(text, []).append(row)
         assert self.result.vectors is not None  # noqa: S101 - opened with them for this form
         every, chosen, (pairs, labels) = self.candidates, self.passing, self.result.judged
-        similarity = np.where(np.isin(chosen, pairs[labels == 1]), np.float32(1), every.similarity[chosen])
+        similarity = np.where(np.isin(chosen, pairs[labels == 1]), np.float32(1), self.adjusted[chosen])
         passing = every.left[chosen], every.right[chosen], similarity
         judged = every.left[pairs], every.right[pairs], labels
+        known = (every.left, every.right, self.adjusted) if self.ranking.adjusted else None
         groups, grouped = [], set()  # rows, lowest similarity and central row of each
-        for group in clusters(*passing, self.result.vectors, self.threshold, judged):
+        for group in clusters(*passing, self.result.vectors, self.threshold, judged, known):
             members = group.members.tolist()
             grouped.update(members)
             rows = [row for text in members for row in rows_of[text]]
@@ -359,26 +374,35 @@ class View:
         right = found.right.first[self.candidates.right[chosen]].tolist()
         return [(self._row(0, i), self._row(-1, j)) for i, j in zip(left, right, strict=True)]
 
-    def _scores(self, chosen: Rows, ends: list[tuple[Row, Row]]) -> Iterator[tuple[float | None, ...]]:
+    def _scores(self, chosen: Rows) -> Iterator[tuple[float | None, ...]]:
         """The SCORES of candidates. The judgements of the match give probabilities, or else the domain's labels."""
-        model, features = self.result.model, pair_features((a.text, b.text) for a, b in ends)
+        model, features = self.result.model, self.result.found.features[chosen]
         similarity = self.candidates.similarity[chosen]
         none: list[float | None] = [None] * len(similarity)
         reference, learnt = model.reference, model.probability
         rates = None if reference is None else reference.false_match_rate(similarity.astype(np.float64))
         percentile = none if rates is None else (1 - rates).tolist()
         if self.estimate is not None:
-            probability = self.estimate.probabilities(chosen).tolist()
+            probability = self.estimate.probabilities(self.ranking.place[chosen]).tolist()
         elif rates is None or learnt is None:
             probability = none
         elif model.pair_map is not None:
-            probability = model.pair_map.probability(rates, features).tolist()
+            probability = model.pair_map.probability(rates, features.astype(np.float64)).tolist()
         else:
             probability = learnt.probability(rates).tolist()
         pairs = chosen.tolist()
         label = map(self.result.judgements.labels.get, pairs)
         flags = features[:, -len(FLAGS) :].T.astype(bool).tolist()
-        return zip(similarity, percentile, probability, label, pairs, *flags, strict=True)
+        adjusted = self.adjusted[chosen] if self.ranking.adjusted else none
+        return zip(similarity, adjusted, percentile, probability, label, pairs, *flags, strict=True)
+
+
+def ranked(result: Result) -> Ranking:
+    """The candidates by similarity less what their words take away, as the judgements teach, or else the labels of the
+    domain whose scale it is."""
+    found, learnt = result.found, result.model.pair_map
+    known, seed = None if learnt is None else learnt.moves, result.job.request.seed
+    return by_words(found.candidates.similarity, found.features, *result.judged, known=known, seed=seed)
 
 
 def histogram(result: Result) -> Histogram:

@@ -1,0 +1,123 @@
+"""Similarities less what the words of the texts take away, as judged candidates teach.
+
+An encoder sees texts that differ only in a number or a negation as nearly equal. So once enough candidates are judged,
+a penalized logistic regression of their labels on the angle between the vectors and on the features of
+`scoring/pair_features.py` says by how much each feature widens the angle. If the widened angles predict held-out labels
+better than the angles alone, the candidates are ordered by their cosine, the adjusted similarity.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from isosim.arrays import Doubles, Floats, Integers, Mask, Rows
+from isosim.matching.estimate import RANGE, angle
+from isosim.scoring.pair_features import moves, regression
+
+FEWEST = 100  # judged candidates below which the similarity alone decides
+FEWEST_EACH = 10  # matches and others among them
+FOLDS = 5
+SURE = 0.5  # standard errors by which held-out predictions must be better, as in fitting/pair_map.py
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The candidates, best first."""
+
+    order: Rows  # (P,) candidates
+    place: Rows  # (P,) of each candidate in the order
+    similarity: Floats  # (P,) in the order, adjusted if `adjusted`; at most the similarity of the vectors
+    adjusted: bool = False
+    unseen: Floats | None = None  # (N,) of the judged candidates, by a regression that has not seen their labels
+
+    def above(self, threshold: float) -> int:
+        """Number of candidates that reach the threshold; they are the first ones."""
+        return len(self.similarity) - int(np.searchsorted(self.similarity[::-1], np.float32(threshold)))
+
+
+def by_similarity(similarity: Floats) -> Ranking:
+    """The candidates as they were found, (P,) from high to low."""
+    order = np.arange(len(similarity))
+    return Ranking(order, order, similarity)
+
+
+def by_words(
+    similarity: Floats,
+    features: Floats,
+    judged: Integers,
+    labels: Integers,
+    *,
+    known: Doubles | None = None,
+    seed: int = 0,
+) -> Ranking:
+    """The candidates by adjusted similarity, or as they were found if nothing says how their words matter.
+
+    Args:
+        similarity: (P,) of all candidates, from high to low.
+        features: (P, F), see `pair_features`.
+        judged, labels: (N,) distinct indices of the judged candidates, and their labels, 0 or 1.
+        known: (F,) how far the features move the evidence, as other labels have taught (`PairMap.moves`). They count
+            while these labels teach nothing.
+    """
+    if not len(similarity):
+        return by_similarity(similarity)
+    angles = angle(similarity)
+    scale = RANGE / max(angles[0] - angles[-1], 1e-6)  # the logit rises by about RANGE over the candidates
+    learnt = learn(angles[judged] * scale, features[judged], labels, seed)
+    found, unseen = learnt or (known, None)
+    if found is None:
+        return by_similarity(similarity)
+    every = cosines(angles - taken(features, found) / scale)
+    order = np.argsort(-every, kind="stable")
+    return Ranking(order, np.argsort(order), every[order], True, None if unseen is None else cosines(unseen / scale))
+
+
+def learn(x: Doubles, features: Floats, labels: Integers, seed: int) -> tuple[Doubles, Doubles] | None:
+    """How far features move the evidence x, and the moved evidence of each pair by a regression that has not seen it.
+    (N,), (N, F), (N,) -> (F,), (N,)
+
+    None: the labels are too few, or the features do not predict held-out ones better.
+    """
+    targets, ones = np.asarray(labels, np.float64), np.ones(len(x))
+    if len(x) < FEWEST or not FEWEST_EACH <= targets.sum() <= len(x) - FEWEST_EACH:
+        return None
+    held, alone, unseen = np.empty(len(x)), np.empty(len(x)), np.empty(len(x))
+    for train, test in folds(targets, np.random.default_rng(seed)):
+        found = moves(x[train], features[train], targets[train], ones[train])
+        moved = x - taken(features, found)
+        unseen[test] = moved[test]
+        held[test] = losses(moved[train], targets[train], moved[test], targets[test])
+        alone[test] = losses(x[train], targets[train], x[test], targets[test])
+    gain = alone - held
+    if not gain.mean() > SURE * gain.std() / np.sqrt(len(gain)):
+        return None
+    return moves(x, features, targets, ones), unseen
+
+
+def taken(features: Floats, found: Doubles) -> Doubles:
+    """How much the features take away, from 0 for the values that speak most for a match. (N, F), (F,) -> (N,)"""
+    away: Doubles = np.abs(np.asarray(features, np.float64) - (found > 0)) @ np.abs(found)
+    return away
+
+
+def losses(x: Doubles, targets: Doubles, held_x: Doubles, held: Doubles) -> Doubles:
+    """Log-losses of held-out labels along x. (N,), (N,), (M,), (M,) -> (M,)"""
+    slope, level = regression(x, np.empty((len(x), 0)), targets, np.ones(len(x)))
+    logits = slope * (held_x - x.mean()) + level
+    loss: Doubles = np.logaddexp(0, logits) - held * logits
+    return loss
+
+
+def folds(targets: Doubles, rng: np.random.Generator) -> Iterator[tuple[Mask, Mask]]:
+    """Masks (N,) of the training and the held-out labels, with nearly the same share of matches in each fold."""
+    fold = np.empty(len(targets), np.intp)
+    fold[np.lexsort((rng.random(len(targets)), targets))] = np.arange(len(targets)) % FOLDS
+    for number in range(FOLDS):
+        yield fold != number, fold == number
+
+
+def cosines(angles: Doubles) -> Floats:
+    """The inverse of `angle`. (N,)"""
+    found: Floats = np.cos(np.clip(angles, -np.pi, 0)).astype(np.float32)
+    return found
