@@ -19,6 +19,7 @@ from isosim.encoders.brought import faults
 from isosim.encoders.engines import engine_on
 from isosim.encoders.store import EncoderStore
 from isosim.encoders.texts import PooledVector
+from isosim.errors import InvalidInput
 from isosim.jobs.offline import open_texts
 from isosim.scoring.calibration import DomainRef
 from isosim.scoring.similarity import flags_of, normalized, score
@@ -30,7 +31,6 @@ class Outcome:
 
     rows: int
     failed: Counter[str]  # reason -> number of rows without a result for this reason
-    sentences: int  # number of distinct texts; each was encoded once
     seconds: float
 
 
@@ -71,12 +71,15 @@ class Engine:
 
         Raises:
             TokenizerFailure, BackendFailure: the texts cannot be encoded.
+            InvalidInput: a kept column has the name of a result.
         """
         began, options = time.perf_counter(), self.job.options
         reasons: list[str | None] = [None] * len(table)
         sides = self._vectors(table, reasons) if options.vectors else self._texts(table, reasons)
         made = self._embedded(sides, len(table)) if options.task == "embed" else self._scored(sides, len(table))
         first = block * options.rows
+        if taken := sorted({*options.keep} & {"row", *made, "error"}):
+            raise InvalidInput(f"a kept column cannot be called {taken[0]!r}, because the output has one of that name")
         columns = {
             "row": pa.array(np.arange(first, first + len(table))),
             **{name: table[name] for name in options.keep},
@@ -85,8 +88,7 @@ class Engine:
         }
         content = to_bytes(pa.table(columns), options.write, self.job.provenance())
         failed = Counter(reason for reason in reasons if reason is not None)
-        sentences = 0 if options.vectors else len(sides.texts)
-        return content, Outcome(len(table), failed, sentences, time.perf_counter() - began)
+        return content, Outcome(len(table), failed, time.perf_counter() - began)
 
     def _reason(self, column: str, reason: str) -> str:
         return reason if len(self.job.options.columns) == 1 else f"{column}: {reason}"

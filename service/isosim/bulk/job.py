@@ -1,6 +1,5 @@
 """A bulk job: everything that determines its files. OUTPUT keeps it in a manifest; only the same job may resume."""
 
-import contextlib
 import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +11,7 @@ import orjson
 from isosim.bulk.inputs import TEXT, VECTOR, Input, InputFile, open_input
 from isosim.domains.registry import load_calibration
 from isosim.encoders.store import EncoderStore
-from isosim.errors import Conflict, InvalidInput
+from isosim.errors import Conflict
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.store.artifacts import json_bytes, parsed
 from isosim.store.blobs import Blobs, Changed, opened
@@ -22,12 +21,6 @@ BLOCK = 4096  # rows per file; with 384 dimensions a file of vectors takes 6 MB,
 # Packages whose version can change the bytes of the output.
 DECIDE_BYTES = ("isosim", "onnxruntime", "onnxruntime-gpu", "pyarrow", "tokenizers")
 Form = Literal["parquet", "csv"]
-RESULTS = {
-    "embed": ("row", "vector", "truncated", "unreadable", "error"),
-    "score": (
-        "row", "cosine", "similarity", "percentile", "probability", "extrapolated", "flags_a", "flags_b", "error",
-    ),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,8 +96,6 @@ def prepare(
     """
     artifact = EncoderStore.at(where.store, where.seed).find(encoder)
     options = replace(options, vectors=options.vectors or artifact.kind == "vectors")
-    if taken := sorted({*options.keep} & {*RESULTS[options.task]}):
-        raise InvalidInput(f"a kept column cannot be called {taken[0]!r}, because the output has a column of that name")
     columns = dict.fromkeys(options.columns, VECTOR if options.vectors else TEXT)
     rows = open_input(source, dict.fromkeys(options.keep) | columns)
     target = opened(output)
@@ -112,21 +103,13 @@ def prepare(
     if earlier is not None and domain.version == "champion" and earlier.get("domain") == domain.name:
         domain = DomainRef(domain.name, earlier["version"])
     calibration = load_calibration(where.store, artifact, domain, gpu=False)
+    software = {one.name: one.version for name in DECIDE_BYTES for one in importlib.metadata.distributions(name=name)}
     job = Job(
         options, rows.files, artifact.id, artifact.digest, calibration.domain, calibration.version,
-        calibration.method, software(),
+        calibration.method, software,
     )  # fmt: skip
     claim(target, job.facts)
     return job, rows, calibration
-
-
-def software() -> dict[str, str]:
-    """Versions of the packages that determine the output's bytes."""
-    versions = {}
-    for name in DECIDE_BYTES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
 
 
 def manifest_of(output: Blobs) -> dict[str, Any] | None:

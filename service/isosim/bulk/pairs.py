@@ -13,7 +13,7 @@ from isosim.bulk.inputs import open_input
 from isosim.bulk.job import BLOCK, Form, Job, claim, present
 from isosim.bulk.run import SUCCESS, Report
 from isosim.bulk.writing import to_bytes
-from isosim.errors import EmptyInput, InvalidInput
+from isosim.errors import InvalidInput
 from isosim.matching.candidates import MARGIN, pairs_above
 from isosim.scoring.advice import Advice, Target, advise
 from isosim.scoring.calibration import Calibration
@@ -56,17 +56,9 @@ def begin(output: str, job: Job, calibration: Calibration, search: PairSearch) -
     Raises:
         Conflict: OUTPUT belongs to another job, or the version lacks labelled pairs for a precision, or random pairs
             for a false-match rate.
-        InvalidInput: the rate is so low that identical texts would not match, or no threshold reaches the precision.
+        InvalidInput: no threshold reaches the target.
     """
-    fmr, reference = search.target.fmr, calibration.model.reference
     advice = advise(calibration.model, calibration.domain, search.target)
-    if fmr is not None and reference is not None:
-        identical = float(reference.false_match_rate(np.ones(1))[0])
-        if identical > fmr:
-            raise InvalidInput(
-                f"fmr: {fmr:g} is too low: even a threshold of 1, the similarity of identical texts, has a "
-                f"false-match rate of {identical:.1e} in {calibration.domain!r}; give a larger rate"
-            )
     claim(opened(output), job.facts | asdict(search) | {"task": "pairs"})
     return advice
 
@@ -88,7 +80,7 @@ def find(
     radius = advice.similarity - MARGIN
     facts = job.provenance(task="pairs", space="", **{name: str(value) for name, value in search.target.facts.items()})
     there = present(target)
-    count = counted(output, form)
+    count = 0  # of this run
     for number, start in enumerate(range(0, len(unit), search.block)):
         name, stop = f"part-{number:06}.{form}", min(start + search.block, len(unit))
         if name in there:
@@ -104,6 +96,7 @@ def find(
                 )
         target.write(name, to_bytes(numbered(pa.concat_tables(block), rows, kept), form, facts))
         report(f"{count:,} pairs", stop / len(unit))
+    count = open_input(f"{output}/part-*.{form}", {"i": pa.int64()}).count()
     found = FoundPairs(len(rows), count, advice.similarity, advice.extrapolated, advice.pairs)
     target.write(SUCCESS, json_bytes(asdict(found)))
     return found
@@ -159,11 +152,3 @@ def numbered(pairs: pa.Table, rows: Rows, kept: pa.Table) -> pa.Table:
         f"{name}_{end}": kept[name].take(pa.array(at)) for name in kept.column_names for end, at in ends.items()
     }
     return pa.table(columns)
-
-
-def counted(output: str, form: str) -> int:
-    """Number of pairs in the files of OUTPUT."""
-    try:
-        return open_input(f"{output}/part-*.{form}", {"i": pa.int64()}).count()
-    except EmptyInput:
-        return 0

@@ -31,13 +31,11 @@ class Summary:
     rows: int
     files: int
     computed: int = 0  # rows of this run; the files of the others were there
-    sentences: int = 0  # distinct texts of each block, encoded in this run
     failed: Counter[str] = field(default_factory=Counter)  # reason -> number of rows of this run without a result
     seconds: float = 0.0  # from the start of the first block to the end of the last
 
     def add(self, outcome: Outcome) -> None:
         self.computed += outcome.rows
-        self.sentences += outcome.sentences
         self.failed += outcome.failed
 
 

@@ -1,16 +1,15 @@
 """The Python client of a command: to the app in this process, or to a server (`--server`)."""
 
-import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 import isosim_client
-from isosim.commands.shared import EncoderId, Store, log_changes, stored
+from isosim.commands.shared import EncoderId, Store, log_changes, stored, with_options
 from isosim.commands.terminal import REMEDIES, bar, remark
 from isosim.domains.store import DomainStore
 from isosim.errors import Action, Conflict, IsosimError, NotFound
@@ -123,18 +122,7 @@ def connected(server: Server = None, model_store: Store = None, encoder: Encoder
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:
     """The command of a function that gets a client as its parameter `client`, with the options that say which one."""
-    options = inspect.signature(connected).parameters
-
-    def run(**given: Any) -> None:
-        with connected(**{name: given.pop(name) for name in options}) as client:
-            command(client=client, **given)
-
-    own = inspect.signature(command).parameters
-    taken = [*(one for name, one in own.items() if name != "client"), *options.values()]
-    vars(run)["__signature__"] = inspect.Signature([one.replace(kind=one.KEYWORD_ONLY) for one in taken])
-    run.__annotations__ = {one.name: one.annotation for one in taken}
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    return run
+    return with_options(connected, "client", command)
 
 
 class PinnedVersion(NamedTuple):

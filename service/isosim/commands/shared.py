@@ -1,12 +1,13 @@
 """Shared by the commands: common options, settings from the command line, and look-ups in the store."""
 
 import importlib.util
+import inspect
 import logging
 import os
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -29,6 +30,27 @@ EncoderId = Annotated[
 RedisUrl = Annotated[str | None, typer.Option(help="Redis for cache and limits (ISOSIM_REDIS_URL)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]
+
+
+def with_options(make: Callable[..., Any], name: str, command: Callable[..., None]) -> Callable[..., None]:
+    """The command of a function that gets what `make` makes, or opens as a context manager, as its parameter `name`.
+
+    The parameters of `make` are parameters of the command too.
+    """
+    more = inspect.signature(make).parameters
+
+    def run(**given: Any) -> None:
+        made = make(**{option: given.pop(option) for option in more})
+        with made if isinstance(made, AbstractContextManager) else nullcontext(made) as value:
+            command(**{name: value}, **given)
+
+    own = [one for parameter, one in inspect.signature(command).parameters.items() if parameter != name]
+    needed = [one for one in more.values() if one.default is one.empty]
+    taken = [*needed, *own, *(one for one in more.values() if one not in needed)]
+    vars(run)["__signature__"] = inspect.Signature([one.replace(kind=one.KEYWORD_ONLY) for one in taken])
+    run.__annotations__ = {one.name: one.annotation for one in taken}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
 
 
 def settings_with(**given: Any) -> Settings:
