@@ -42,6 +42,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "recall": labels.recall,
     "pair-features": pair_features.learnt,
     "pair-precisions": pair_features.precisions,
+    "pair-orders": pair_features.orders,
     "pair-flags": pair_features.flags,
     "matches": matches.matches,
     "match-candidates": matches.match_candidates,

@@ -13,6 +13,7 @@ from evaluation.labels import calibration_error
 from isosim.arrays import Doubles
 from isosim.fitting import pair_map, probability
 from isosim.jobs.labelled_pairs import Pairs, read_pairs
+from isosim.matching.adjusting import by_words
 from isosim.scoring.pair_features import FLAGS, PairFeatures, pair_features
 from isosim.scoring.probability import evidence
 from isosim.scoring.reference import ReferenceDistribution
@@ -116,6 +117,31 @@ def precisions(bench: Bench, draws: int = 30) -> Iterator[Row]:
                 names = ("precision", "recall", "inside its interval", "with texts", "its recall", "its inside")
                 yield {"set": name, "labels": count, "target": precision, "draws": len(rows),
                        **dict(zip(names, means, strict=True))}  # fmt: skip
+
+
+def orders(bench: Bench, draws: int = 30, precision: float = 0.8) -> Iterator[Row]:
+    """Matches of a domain whose labels taught the words, without judgements of their own: the largest recall at an
+    observed precision, by similarity and by the adjusted similarity. Only draws in which the map is used."""
+    for name in SETS:
+        gold, similarity, scale, features = scored(bench, name)
+        x, none, found = evidence(scale.false_match_rate(similarity)), np.empty(0, np.intp), []
+        for rng, seen, rest in random_splits(len(gold), 300, draws):
+            labelled = probability.LabelledScores.build(similarity[seen], gold[seen])
+            learnt, _ = pair_map.fit(labelled, x[seen], features[seen], int(rng.integers(2**31)))
+            if learnt is not None:
+                others = rest[:UNSEEN][np.argsort(-similarity[rest[:UNSEEN]], kind="stable")]
+                ranking = by_words(similarity[others], features[others], none, none, known=learnt.moves)
+                truth = gold[others]
+                found.append([recall_at(truth, precision), recall_at(truth[ranking.order], precision)])
+        before, after = (100 * np.mean(found, 0)).tolist()
+        yield {"set": name, "draws": len(found), "recall by similarity, %": before, "adjusted, %": after}
+
+
+def recall_at(truth: Doubles, precision: float) -> float:
+    """Share of the matches in the longest beginning of a ranking with this precision. (N,)"""
+    found = np.cumsum(truth)
+    reached = np.flatnonzero(found >= precision * np.arange(1, len(truth) + 1))
+    return float(found[reached[-1]] / found[-1]) if len(reached) else 0.0
 
 
 def figures(ranks: Doubles, chances: Doubles, gold: Doubles) -> tuple[float, float, float]:

@@ -19,21 +19,19 @@ FEWEST = 100  # labels, below which the similarity alone gives the probability
 # Standard errors by which held-out predictions must be better. With 1, the gain with 300 labels is a seventh smaller;
 # with 0, sets without gain lose more.
 SURE = 0.5
+REPEATS = 4  # divisions into folds: one alone decides by chance more often (evaluation/results/pair-features.md)
 
 
 def fit(pairs: LabelledScores, x: Doubles, features: Doubles, seed: int) -> tuple[PairMap | None, Comparison]:
     """Fits a map to pairs with the evidence x (M,) and features (M, F), and compares it with the similarity alone.
 
-    Both maps are fitted five times without a fifth of the pairs. The one with features is used if its log-loss on the
-    left-out pairs is lower by more than SURE standard errors of the paired difference; otherwise the map is None.
+    Both maps are fitted five times without a fifth of the pairs, in REPEATS divisions. The one with features is used if
+    its log-loss on the left-out pairs is lower by more than SURE standard errors of the paired difference; otherwise
+    the map is None.
     """
     targets, local = pairs.targets, probability.within_scores(x, pairs.weights)
-    held_out = np.empty(len(x))
-    for train, test in probability.parts(targets, np.random.default_rng(seed)):
-        move, _, curve = moved_curve(x[train], features[train], targets[train], local[train])
-        held_out[test] = curve(x[test] + (features[test] - features[train].mean(0)) @ move)
-    alone = probability.out_of_fold(x, targets, local, np.random.default_rng(seed))  # the same folds
-    compared = probability.compare(pairs, held_out, alone)
+    repeats = [folded(pairs, x, features, local, seed + repeat) for repeat in range(REPEATS)]
+    compared = Comparison(*np.mean([(one.loss, one.rival_loss, one.standard_error) for one in repeats], 0).tolist())
     if not compared.rival_loss - compared.loss > SURE * compared.standard_error:
         return None, compared
     move, moved, curve = moved_curve(x, features, targets, local)
@@ -43,6 +41,16 @@ def fit(pairs: LabelledScores, x: Doubles, features: Doubles, seed: int) -> tupl
     by_probability = replace(pairs, similarities=served(moved))
     learnt = probability.with_precisions(learnt, by_probability, moved, served, np.random.default_rng(seed))
     return PairMap(features.mean(0), move, learnt), compared
+
+
+def folded(pairs: LabelledScores, x: Doubles, features: Doubles, weights: Doubles, seed: int) -> Comparison:
+    """Compares both maps on pairs that they were fitted without, in one division."""
+    targets, held_out = pairs.targets, np.empty(len(x))
+    for train, test in probability.parts(targets, np.random.default_rng(seed)):
+        move, _, curve = moved_curve(x[train], features[train], targets[train], weights[train])
+        held_out[test] = curve(x[test] + (features[test] - features[train].mean(0)) @ move)
+    alone = probability.out_of_fold(x, targets, weights, np.random.default_rng(seed))  # the same folds
+    return probability.compare(pairs, held_out, alone)
 
 
 def moved_curve(x: Doubles, features: Doubles, targets: Doubles, weights: Doubles) -> tuple[Doubles, Doubles, Curve]:
