@@ -15,6 +15,7 @@ BLOCK = 1_000_000  # bytes; a large body repeats a block of about this size
 LARGE = 100_000_000  # bytes; ISOSIM_MAX_CALIBRATION_BYTES
 LARGEST = 1_999_000  # bytes of JSON; ISOSIM_MAX_BODY_BYTES is 2,000,000
 SMALL = 16_000  # bytes; routes that take only a few fields take 16,384
+MOST_TEXTS, AT_ONCE = 2048, 8  # vectors in an answer, and such answers at once
 JSON = "application/json"
 
 
@@ -144,7 +145,10 @@ class Body:
                 for part in (head.encode(), *[self.block] * self.times):
                     connection.sendall(part)
             with suppress(ConnectionError):
-                return int(connection.recv(64)[9:12] or 0)
+                begins = connection.recv(64)
+                while connection.recv(1 << 20):  # to the end: an answer may be large
+                    pass
+                return int(begins[9:12] or 0)
         return 0
 
 
@@ -185,6 +189,14 @@ def large_bodies() -> Iterator[Body]:
     for path in (f"{post}&column=1", "/inspect"):
         yield Body(f"workbook, {path}", path, any_kind, sheet)
     yield Body("archive of zeros", "/domains/import", "application/x-tar", bytes(BLOCK), LARGE // BLOCK)
+
+
+def asking_bodies() -> Iterator[Body]:
+    """Bodies that are small beside their answers: as many vectors as a request may ask for, of the same texts."""
+    texts = ",".join(f'"Text {number}"' for number in range(MOST_TEXTS))
+    for form in ("base64", "float"):
+        content = f'{{"model":"isosim","encoding_format":"{form}","input":[{texts}]}}'.encode()
+        yield from (Body(f"vectors as {form}", "/v1/embeddings", JSON, content) for _ in range(AT_ONCE))
 
 
 def vector_bodies() -> Iterator[Body]:
