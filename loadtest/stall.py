@@ -1,7 +1,8 @@
 """How long bodies of all kinds keep the server from answering.
 
 Bodies that are allowed and bodies that are refused arrive on all routes at once: hostile JSON of the largest size, and
-100 MB of text, NDJSON, labels, tables, vectors and archives. Then, by themselves, requests with large answers. Meanwhile a process of its own asks /livez every 10 ms.
+100 MB of text, NDJSON, labels, tables, vectors and archives. Then, by themselves, requests
+with large answers. Meanwhile a process of its own asks /livez every 10 ms.
 """
 
 import http.client
@@ -83,7 +84,7 @@ def lines(result: Result) -> list[Line]:
     for name, rounds in result.items():
         times = [one["longest_ms"] for one in rounds]
         errors = sum(one["server_errors"] for one in rounds)
-        what = f"{name}: longest /livez while they are read or sent"
+        what = f"{name}: longest /livez while bodies of all kinds arrive"
         made += [
             Line(what, median(times), 100, at_most=True, unit=" ms"),
             Line(f"{name}: the same, worst round", max(times), 200, at_most=True, unit=" ms"),
