@@ -33,7 +33,7 @@ def foreign_text(bench: Bench, sentences: int = 10_000, seed: int = 0) -> Iterat
     test = out_of_domain.fit(vectors, tokens, bench.encoder.vectors(shuffled), rng)
 
     def p_values(texts: Sequence[str]) -> Doubles:
-        found: Doubles = test.judge(*bench.encoder(texts)).p_values
+        found: Doubles = test.judge(*bench.encoder(texts))
         return found
 
     own = p_values(others)

@@ -1,16 +1,11 @@
 """Rates of keys through HTTP."""
 
-import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from isosim.access.grants import Grant
-from isosim.access.limits import Limits
-from isosim.api.readings import MAX_KEYS, texts_of_keys
 from tests.faults.load import metric
 from tests.processes import Serve, Server, free_port
 from tests.security.conftest import bearer, key_file
@@ -91,14 +86,3 @@ def test_texts_are_counted_by_name_of_the_key_where_metrics_have_a_port_of_their
     quiet = serve(**settings)
     assert ask(quiet, "two").status_code == 200
     assert "isosim_key_texts_total{" not in quiet.client.get("/metrics").text
-
-
-def test_the_hundred_and_first_name_shares_a_series() -> None:
-    limits = Limits()
-    for name in (*(f"key-{number}" for number in range(MAX_KEYS + 5)), "key-0", ""):
-        asyncio.run(limits.admit(Grant("id", frozenset(), name=name), 1))
-    counts = texts_of_keys(SimpleNamespace(limits=limits, settings=SimpleNamespace(metrics_port=9090)))  # type: ignore[arg-type]
-    assert isinstance(counts, list)
-    assert len(counts) == MAX_KEYS + 2
-    for name, texts in (("(other)", 5), ("(unnamed)", 1), ("key-0", 2)):
-        assert ([name, "admitted"], texts) in counts

@@ -144,9 +144,9 @@ ONE = VECTORS[0].tolist()
             ([[ONE, ONE[:-1]]], ("vectors[0][1] ", "has 23 numbers")),
             ([[ONE, ONE], [[0.0] * DIM, ONE]], ("vectors[1][0]", "vector of zeros")),
             ([[ONE, ["1"] * (DIM + 1)]], ("vectors[0][1] ", "has 25 numbers")),  # before its numbers are looked at
-            ([[ONE, [*ONE[:-1], "1"]]], ("vectors[0][1]", "type str")),
+            ([[ONE, [*ONE[:-1], "1"]]], ("vectors[0][1]", "is not a vector")),
             ([[ONE, "kein base64"]], ("vectors[0][1]", "is not a vector")),
-            ([[ONE, "AAAA"]], ("3 bytes",)),
+            ([[ONE, "AAAA"]], ("vectors[0][1]", "is not a vector")),
             ([[ONE, (2 * VECTORS[0]).tolist()]], ("vectors[0][1]", "has the norm 2", "unit vectors")),
             ([[ONE, [1e39, *ONE[1:]]]], ("NaN or infinity",)),
             ([[ONE, ONE, ONE]], ("vectors[0]: List should have at most 2 items",)),

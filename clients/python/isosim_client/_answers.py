@@ -394,11 +394,6 @@ class Drift(Answer):
     pairs: int = 0
     out_of_domain: float | None = None
     """share of texts flagged as `out_of_domain`; about 0.01 for the domain's own text"""
-    distance_mean: float | None = None
-    """mean of log ‖z‖² over recent texts; z is a text's whitened vector. log ‖z‖² is standardized: over the domain's
-    own texts of the same length, its mean is 0 and its standard deviation is 1"""
-    distance_spread: float | None = None
-    """standard deviation of the standardized log ‖z‖² over recent texts; 1 for the domain's own text"""
     stability_index: float | None = None
     """population stability index of recent similarities, compared with the first similarities that the champion gave;
     above 0.25, the similarities have shifted"""

@@ -6,7 +6,6 @@ A scrape may run in any thread, so readings copy what the event loop may change.
 import asyncio
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
@@ -20,7 +19,6 @@ from isosim.observability import logs
 from isosim.observability.metrics import Metrics
 
 MAX_DOMAINS = 500  # maximum number of domains in the series of champions
-MAX_KEYS = 100  # maximum number of API keys with series of their own
 Family = CounterMetricFamily | GaugeMetricFamily
 Values = float | None | list[tuple[list[str], float]]  # one value, no series, or values with their labels
 
@@ -41,15 +39,10 @@ class Reading(NamedTuple):
 
 
 def texts_of_keys(service: Service) -> Values:
-    """Texts by name of the API key and result. The first MAX_KEYS names have series of their own."""
+    """Texts by name of the API key and result."""
     if service.settings.metrics_port is None:  # the API's port shows metrics without a key
         return None
-    counts = dict(service.limits.texts)
-    names = list(dict.fromkeys(name for name, _ in counts if name))[:MAX_KEYS]
-    shown: Counter[tuple[str, str]] = Counter()
-    for (name, result), texts in counts.items():
-        shown[name if name in names else "(other)" if name else "(unnamed)", result] += texts
-    return [([*labels], texts) for labels, texts in shown.items()]
+    return [([name or "(unnamed)", result], texts) for (name, result), texts in dict(service.limits.texts).items()]
 
 
 def remote_encoders(state: str) -> Callable[[Service], Values]:
@@ -121,16 +114,6 @@ DRIFT = {
     "out_of_domain": (
         "isosim_domain_out_of_domain_ratio",
         "Share of recent texts flagged as out of domain; 0.01 is normal for the domain's own text",
-    ),
-    "distance_mean": (
-        "isosim_domain_distance_mean",
-        "Mean of log ||z||^2 over recent texts with whitened vectors z, standardized by the mean and standard "
-        "deviation of the domain's own text; 0 is normal",
-    ),
-    "distance_spread": (
-        "isosim_domain_distance_spread",
-        "Standard deviation of log ||z||^2 over recent texts with whitened vectors z, divided by that of the domain's "
-        "own text; 1 is normal",
     ),
     "stability_index": (
         "isosim_domain_score_stability_index",

@@ -59,14 +59,9 @@ def json_response(value: object, status: int = 200, headers: dict[str, str] | No
     return JsonResponse(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers)
 
 
-SHORT = 65_536  # bytes of a JSON body that the event loop parses itself (1 ms)
-
-
 async def parsed(service: Service, adapter: TypeAdapter[Body], content: bytes) -> Body:
     """A JSON body. Raises InvalidInput."""
-    if len(content) <= SHORT:
-        return parse_json(adapter, content)
-    return await service.large_json(parse_json, adapter, content)
+    return await service.large_json.sized(len(content) // 1024, parse_json, adapter, content)
 
 
 class ScoringRoute(APIRoute):

@@ -184,8 +184,6 @@ function driftDetails(drift) {
     facts([
       ["Looked at", seen],
       ["Texts flagged as foreign", foreign === null ? null : `${percent(foreign)}; the domain's own text gives 1 %`],
-      ["Distance from the domain's text", drift.distance_mean === null ? null
-        : `${score(drift.distance_mean, 2)} standard deviations, spread ${score(drift.distance_spread, 2)} (0 and 1 are its own)`],
       [["Stability of scores (", term("PSI"), ")"], psi === null ? "needs 1,100 pairs" : `${score(psi)}; below ${MOVING} is stable, above ${SHIFTED} has shifted`],
     ]),
   );

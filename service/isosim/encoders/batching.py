@@ -17,16 +17,14 @@ import logging
 import os
 import threading
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from isosim.arrays import Vectors
-from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize, Tokens, judge_together, rounded_up
+from isosim.encoders.texts import PooledVector, Side, Tokenize, Tokens, rounded_up
 from isosim.errors import (
     BackendFailure,
     EncoderUnreachable,
@@ -53,6 +51,10 @@ FREE_REQUESTS = 16
 MIN_FILL = 0.7
 WINDOW = 1024  # number of tokenized texts from which a batch is chosen
 NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that no text can cause
+
+
+# A domain's out-of-domain test, which sets `verdict` of each text.
+Judge = Callable[[Sequence[PooledVector]], object]
 
 
 @dataclass(eq=False, slots=True)
@@ -372,7 +374,7 @@ class MicroBatcher:
             _, truncated, unreadable, unknown_hash = pending.tokens or Tokens((), truncated=False)
             # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
             pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable, unknown_hash)
-        judge_together((pending.judge, pending.result) for pending in batch)
+        judge_together(batch)
         rate = (1 if exclusive else self.plan.runs) * sum(pending.size for pending in batch) / max(spent, 1e-6)
         self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
         return True
@@ -400,6 +402,20 @@ class MicroBatcher:
             self.on_done(pending)
 
 
+def judge_together(batch: Iterable[PendingText]) -> None:
+    """Calls each domain's out-of-domain test once, with all texts of the domain: a call per text would take four times
+    as long. An exception is only logged: the test runs again when the request is scored, which then fails."""
+    texts_of: dict[Judge, list[PooledVector]] = {}
+    for pending in batch:
+        if pending.judge is not None and pending.result is not None:
+            texts_of.setdefault(pending.judge, []).append(pending.result)
+    for judge, texts in texts_of.items():
+        try:
+            judge(texts)
+        except Exception:  # one domain's test must not fail the texts of other domains
+            log.exception("the out-of-domain test failed for a group of texts")
+
+
 def complete(vectors: Vectors, count: int) -> Vectors:
     """Raises ValueError if there are not `count` vectors."""
     if len(vectors) != count:
@@ -419,47 +435,24 @@ def retry_after(wait: float) -> int:
 
 
 def pack(
-    waiting: Sequence[PendingText],
-    max_tokens: int,
-    max_texts: int,
-    min_fill: float = MIN_FILL,
-    *,
-    same_length: int = 0,
+    waiting: Sequence[PendingText], max_tokens: int, max_texts: int, min_fill: float = MIN_FILL, same_length: int = 0
 ) -> list[PendingText]:
     """The oldest text and the texts nearest to it in length: at most `max_tokens` tokens, padding included.
 
     `waiting` is in order of arrival. A text longer than `max_tokens` becomes a batch of its own. For `same_length`, see
     `BatchingPlan`.
     """
-    oldest = waiting[0]
+    oldest, length = waiting[0], max(waiting[0].length, 1)
     if same_length:
-        padded = rounded_up(oldest.length, same_length)
-        alike = [pending for pending in waiting if rounded_up(pending.length, same_length) == padded]
-        return alike[: max(1, min(max_texts, max_tokens // padded))]
-    by_length = sorted(waiting, key=attrgetter("length"))
-    low = bisect_left(by_length, oldest.length, key=attrgetter("length"))
-    while by_length[low] is not oldest:
-        low += 1
-    high = low + 1  # the batch is by_length[low:high]
-    longest, real = max(oldest.length, 1), oldest.length
-    while high - low < max_texts:
-        shorter = by_length[low - 1].length if low else None
-        longer = max(by_length[high].length, 1) if high < len(by_length) else None
-        count = high - low + 1
-        costs = []  # (tokens with padding, share of real tokens, -1: add the shorter text, 1: add the longer text)
-        if shorter is not None:
-            costs.append((count * longest, (real + shorter) / (count * longest), -1))
-        if longer is not None:
-            costs.append((count * longer, (real + longer) / (count * longer), 1))
-        fitting = [(fill, side) for padded, fill, side in costs if padded <= max_tokens and fill >= min_fill]
-        if not fitting:
+        length = rounded_up(length, same_length)
+        waiting = [pending for pending in waiting if rounded_up(pending.length, same_length) == length]
+        return waiting[: max(1, min(max_texts, max_tokens // length))]
+    batch, longest, real = [oldest], length, length
+    for pending in sorted(waiting[1:], key=lambda other: abs(other.length - length)):
+        widest = max(longest, pending.length)
+        padded = widest * (len(batch) + 1)
+        if len(batch) == max_texts or padded > max_tokens or real + pending.length < min_fill * padded:
             break
-        _, side = max(fitting)
-        if side < 0:
-            low -= 1
-            real += by_length[low].length
-        else:
-            longest = by_length[high].length
-            real += longest
-            high += 1
-    return by_length[low:high]
+        batch.append(pending)
+        longest, real = widest, real + pending.length
+    return batch

@@ -1,11 +1,9 @@
 """Encoders that isosim does not run: users compute the vectors themselves."""
 
 import base64
-import binascii
 from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from isosim.arrays import Floats, Vectors
 from isosim.encoders.store import EncoderArtifact
@@ -14,7 +12,6 @@ from isosim.errors import InvalidInput
 # Accepted deviation of a norm from 1. Rounding to bfloat16 causes up to 7e-4, to float16 up to 1e-4 (100,000 random
 # vectors, D = 384); with more dimensions it is less.
 LENGTH_OFF = 1e-3
-NO_VECTOR = "is not a vector: send a list of numbers, or little-endian float32 in base64"
 SHORTEST, LONGEST = 1e-12, 1e12  # smallest and largest accepted norm; float32 can represent the squares of both
 
 
@@ -42,7 +39,7 @@ def refuse_texts(artifact: EncoderArtifact) -> None:
 
 
 def encoded(vector: Vectors) -> str:
-    """A vector (D,) as base64 of little-endian float32. `decoded` converts it back.
+    """A vector (D,) as base64 of little-endian float32. `vector_of` converts it back.
 
     >>> encoded(np.array([1, 2], np.float32))
     'AACAPwAAAEA='
@@ -50,33 +47,17 @@ def encoded(vector: Vectors) -> str:
     return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode()
 
 
-def decoded(text: str) -> Vectors:
-    """Converts base64 from `encoded` back to a vector (D,). Raises InvalidInput for any other text."""
-    try:
-        content = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidInput(NO_VECTOR) from None
-    if not content or len(content) % 4:
-        raise InvalidInput(f"decodes from base64 to {len(content)} bytes; float32 needs a multiple of 4, at least 4")
-    vector: Vectors = np.frombuffer(content, "<f4").astype(np.float32)
-    return vector
-
-
 def vector_of(value: object) -> Vectors:
-    """A vector (D,) from JSON: a list of numbers or base64. Raises InvalidInput for anything else."""
-    if isinstance(value, str):
-        return decoded(value)
-    if not isinstance(value, list) or not value:
-        raise InvalidInput(NO_VECTOR)
-    if not set(map(type, value)) <= {int, float}:
-        odd = next(number for number, one in enumerate(value) if type(one) not in (int, float))
-        raise InvalidInput(f"has a value of type {type(value[odd]).__name__} instead of a number at index {odd}")
+    """A vector (D,) from JSON: a list of numbers, or base64 from `encoded`. Raises InvalidInput for anything else."""
     try:
-        with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused later
-            vector: Vectors = np.array(value, np.float64).astype(np.float32)
-    except OverflowError:
-        raise InvalidInput("contains a number too large for float64") from None
-    return vector
+        if isinstance(value, str):
+            return np.frombuffer(base64.b64decode(value, validate=True), "<f4").astype(np.float32)
+        if isinstance(value, list) and set(map(type, value)) <= {int, float}:
+            with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused later
+                return np.array(value, np.float64).astype(np.float32)
+    except (ValueError, OverflowError):  # no base64, no multiple of 4 bytes, or a number too large for float64
+        pass
+    raise InvalidInput("is not a vector: send a list of numbers, or little-endian float32 in base64")
 
 
 def brought_vector(value: object, name: str, dim: int, *, unit: bool) -> Vectors:
@@ -85,30 +66,16 @@ def brought_vector(value: object, name: str, dim: int, *, unit: bool) -> Vectors
     Raises:
         InvalidInput: the encoder cannot use the vector. The message begins with `name`, for example `the vector`.
     """
-    if isinstance(value, list) and len(value) > dim:  # before its numbers are converted: a million of them take 0.1 s
-        raise InvalidInput(f"{name} {wrong_length(len(value), dim)}")
     try:
-        vector = vector_of(value)
+        # A long list is not converted: a million numbers take 0.1 s.
+        vector = value if isinstance(value, list) and len(value) > dim else vector_of(value)
+        if len(vector) != dim:
+            raise InvalidInput(f"has {len(vector):,} numbers; the encoder's vectors have {dim:,}")
+        for why in faults(np.array([vector]), unit=unit).values():
+            raise InvalidInput(why)
     except InvalidInput as error:
         raise InvalidInput(f"{name} {error}") from None
-    if (why := fault_of(vector, dim, unit=unit)) is not None:
-        raise InvalidInput(f"{name} {why}")
-    return vector
-
-
-def fault_of(vector: npt.NDArray[np.floating], dim: int, *, unit: bool) -> str | None:
-    """The reason why a vector cannot be used; None if it can.
-
-    >>> fault_of(np.zeros(2), 2, unit=False)
-    'is a vector of zeros, which has no direction'
-    """
-    if len(vector) != dim:
-        return wrong_length(len(vector), dim)
-    return next(iter(faults(vector[None], unit=unit).values()), None)
-
-
-def wrong_length(length: int, dim: int) -> str:
-    return f"has {length:,} numbers; the encoder's vectors have {dim:,}"
+    return np.asarray(vector)
 
 
 def faults(vectors: Floats, *, unit: bool) -> dict[int, str]:

@@ -15,8 +15,8 @@ from typing import NamedTuple, Self, get_args
 import numpy as np
 
 from isosim.arrays import Rows, Vectors
-from isosim.encoders.batching import BatchEncoder, BatchingPlan, MicroBatcher, PendingText
-from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize
+from isosim.encoders.batching import BatchEncoder, BatchingPlan, Judge, MicroBatcher, PendingText
+from isosim.encoders.texts import PooledVector, Side, Tokenize
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import CallerLeft, NotReady, TokenizerFailure
 
@@ -77,7 +77,6 @@ class Embedder:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self.cache.close()
         self._fail_all()
 
     def _fail_all(self) -> None:
@@ -105,8 +104,8 @@ class Embedder:
         """Vectors of texts, rounded as the cache rounds them. Texts that are too long are cut from `side`.
 
         `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
-        `judge`, the domain's out-of-domain test, checks the texts that were computed or read from the shared cache;
-        one call of `judge` may check texts of several requests.
+        `judge`, the domain's out-of-domain test, checks the texts that were computed, also those of other requests in
+        the same call.
 
         Raises:
             CallerLeft: the client closed its connection before the vectors were computed.
@@ -124,7 +123,8 @@ class Embedder:
         missing = [key for key in content_of if key not in known]
         shared_hits = shared_misses = joined = computed = 0
         if missing and self.cache.shared is not None:
-            shared_hits = await self._look_further(missing, known, judge)
+            known |= await self.cache.find(missing)
+            shared_hits = len(known) - memory_hits
             shared_misses = len(missing) - shared_hits
             missing = [key for key in missing if key not in known]
         looked = time.perf_counter() - started
@@ -141,16 +141,6 @@ class Embedder:
         return Embeddings(
             texts, vectors, rows, *spent, looked, memory_hits, shared_hits, shared_misses, joined, computed
         )
-
-    async def _look_further(self, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None) -> int:
-        """Adds the shared cache's entries of these keys to `known`; how many it has."""
-        found = await self.cache.find(keys, judge)
-        for key, shared in zip(keys, found, strict=True):
-            # The vector in memory is preferred: another request may have computed it during the lookup.
-            pooled = self.cache.get(key) or shared
-            if pooled is not None:
-                known[key] = pooled
-        return len(found) - found.count(None)
 
     async def _compute(
         self, pending_texts: list[PendingText], new: list[PendingText], watch: Watch | None

@@ -1,16 +1,11 @@
-"""Tokens of texts, their vectors, and out-of-domain tests of them."""
+"""Tokens of texts, and their vectors."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-
-from isosim.arrays import Vectors
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Side = Literal["right", "left"]  # "right": truncation removes the last tokens of a text; "left": the first tokens
@@ -26,16 +21,6 @@ class Tokens(NamedTuple):
 Tokenize = Callable[[Sequence[str], Side], list[Tokens]]
 
 
-class Verdict(NamedTuple):
-    """Result of a domain's out-of-domain test for a text."""
-
-    test: object  # identifies the test, but does not keep the test's arrays in memory
-    p_value: float  # share of the domain's own sentences that are at least as unusual as the text
-    # log ‖z‖² of the text's whitened vector z, standardized by the mean and the standard deviation of log ‖z‖² over the
-    # domain's texts with the same number of tokens.
-    distance: float
-
-
 @dataclass(eq=False, slots=True)
 class PooledVector:
     """A text's vector (D,), its number of tokens (including special tokens), and whether it was truncated.
@@ -43,7 +28,7 @@ class PooledVector:
     `unreadable`: the encoder knows too few words of the text, so that its vector says little about it. `unknown_hash`:
     64-bit hash of the token ids if the unknown token is one of them; 0 if it is not, or if the text was truncated. Two
     different texts with the same hash have the same vector, because the encoder cannot see where they differ.
-    `verdict` is the result of the most recent out-of-domain test of the text.
+    `verdict` is the p-value of the most recent out-of-domain test of the text, after the test's identity.
     """
 
     vector: npt.NDArray[np.float32]
@@ -51,7 +36,7 @@ class PooledVector:
     truncated: bool
     unreadable: bool = False
     unknown_hash: int = 0
-    verdict: Verdict | None = None
+    verdict: tuple[object, float] | None = None
 
 
 def rounded_up(length: int, step: int) -> int:
@@ -73,25 +58,3 @@ def grouped(entries: Iterable[T], size: Callable[[T], int], most: int, most_size
         total += own
     if group:
         yield group
-
-
-# A domain's out-of-domain test, which sets `verdict` of each text; called with N texts and their vectors (N, D).
-Judge = Callable[[Sequence[PooledVector], Vectors], object]
-
-
-def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
-    """Calls each domain's out-of-domain test once, with all texts of the domain. A call per text would take four times
-    as long.
-
-    If a test raises an exception, this function only logs it. The test runs again when the request is scored; an
-    exception then fails the request.
-    """
-    texts_of: dict[int, tuple[Judge, list[PooledVector]]] = {}
-    for judge, text in texts:
-        if judge is not None and text is not None:
-            texts_of.setdefault(id(judge), (judge, []))[1].append(text)
-    for judge, own in texts_of.values():
-        try:
-            judge(own, np.array([text.vector for text in own]))
-        except Exception:  # one domain's test must not fail the texts of other domains
-            log.exception("the out-of-domain test failed for a group of texts")

@@ -3,22 +3,19 @@
 import asyncio
 import hashlib
 import struct
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from isosim.encoders.texts import Judge, PooledVector, judge_together
+from isosim.encoders.texts import PooledVector
 
 ENTRY_OVERHEAD = 400  # bytes of Python objects per entry: key, tuple, array header, dictionary slot (sys.getsizeof)
 # Maximum number of concurrent lookups; each lookup may serve several requests. If Redis hangs, 3 lookups time out
 # together. These 3 failures in a row open the cache's circuit breaker (`circuit_breaker.FAILURES`).
 LOOKUPS = 3
-# Maximum number of keys in a combined lookup. A request with more keys gets a lookup of its own, without the
-# out-of-domain test. Its texts are tested when they are scored.
-MOST_KEYS = 256
+MOST_KEYS = 256  # maximum number of keys in a combined lookup; a request with more keys gets one of its own
 
 
 class SharedCache(Protocol):
@@ -30,21 +27,11 @@ class SharedCache(Protocol):
         """Returns at once; entries are stored in the background."""
 
 
-class Lookup(NamedTuple):
-    """Keys that one request looks up, its out-of-domain test, and the future that receives a vector or None for each
-    key."""
-
-    keys: Sequence[bytes]
-    judge: Judge | None
-    answer: "asyncio.Future[list[PooledVector | None]]"
-
-
 class VectorCache:
     """Least-recently-used cache of vectors, in front of a shared one if there is one. Lives on one event loop.
 
     Lookups in the shared cache are combined if they are requested in the same iteration of the event loop, or while
-    `LOOKUPS` other lookups are running. Then each domain's out-of-domain test is called once, with all texts that were
-    found for the domain: a fifth of the throughput of texts that only Redis has (`make bench PARTS=cached`).
+    `LOOKUPS` other lookups are running (`make bench PARTS=cached`).
     """
 
     def __init__(self, capacity: int, shared: SharedCache | None = None) -> None:
@@ -52,8 +39,9 @@ class VectorCache:
         self.shared = shared
         self.size = 0  # bytes of all entries in this process
         self._entries: OrderedDict[bytes, PooledVector] = OrderedDict()
-        self._asked: deque[Lookup] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(LOOKUPS)
+        # The lookup that has not begun: its keys, and what it will find.
+        self._next: tuple[list[bytes], asyncio.Task[dict[bytes, PooledVector]]] | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -81,61 +69,30 @@ class VectorCache:
             _, oldest = self._entries.popitem(last=False)
             self.size -= oldest.vector.nbytes + ENTRY_OVERHEAD
 
-    async def find(self, keys: Sequence[bytes], judge: Judge | None) -> list[PooledVector | None]:
-        """The vector of each key in the shared cache, or None; this process holds them from now on."""
-        loop = asyncio.get_running_loop()
-        lookup = Lookup(keys, judge, loop.create_future())
-        if not self._asked:
-            loop.call_soon(self._begin)
-        self._asked.append(lookup)
-        found = await lookup.answer
-        for key, pooled in zip(keys, found, strict=True):
-            if pooled is not None:
-                self._hold(key, pooled)
+    async def find(self, keys: Sequence[bytes]) -> dict[bytes, PooledVector]:
+        """The vectors of those keys that the shared cache has; this process holds them from now on.
+
+        A vector that this process has computed meanwhile is preferred, so that all answers have the same bits.
+        """
+        if self._next is None or len(self._next[0]) + len(keys) > MOST_KEYS:
+            gathered: list[bytes] = []
+            self._next = gathered, asyncio.create_task(self._look_up(gathered), name="shared-cache-lookup")
+        asked, lookup = self._next
+        asked += keys
+        shared = await asyncio.shield(lookup)
+        found = {key: pooled for key in keys if (pooled := self.get(key) or shared.get(key)) is not None}
+        for key, pooled in found.items():
+            self._hold(key, pooled)
         return found
 
-    def close(self) -> None:
-        """Ends all lookups. Open lookups return misses."""
-        while self._asked:
-            lookup = self._asked.popleft()
-            if not lookup.answer.done():
-                lookup.answer.set_result([None] * len(lookup.keys))
-        for task in self._under_way:
-            task.cancel()
-
-    def _begin(self) -> None:
-        while self._asked and len(self._under_way) < LOOKUPS:
-            lookups: list[Lookup] = []
-            count = 0
-            while self._asked and (not lookups or count + len(self._asked[0].keys) <= MOST_KEYS):
-                lookup = self._asked.popleft()
-                if not lookup.answer.done():  # already done if the request was cancelled
-                    lookups.append(lookup)
-                    count += len(lookup.keys)
-            if lookups:
-                task = asyncio.get_running_loop().create_task(self._look_up(lookups), name="shared-cache-lookup")
-                self._under_way.add(task)
-                task.add_done_callback(self._ended)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._under_way.discard(task)
-        self._begin()
-
-    async def _look_up(self, lookups: list[Lookup]) -> None:
+    async def _look_up(self, asked: list[bytes]) -> dict[bytes, PooledVector]:
         assert self.shared is not None  # noqa: S101 - `find` is called only with one
-        keys = [key for lookup in lookups for key in lookup.keys]
-        found: list[PooledVector | None] = [None] * len(keys)
-        try:
-            entries = await self.shared.get(keys)
-            found = [None if e is None else decoded(key, e) for key, e in zip(keys, entries, strict=True)]
-            if len(keys) <= MOST_KEYS:  # testing more texts in one call would block the event loop
-                judge_together(zip([lookup.judge for lookup in lookups for _ in lookup.keys], found, strict=True))
-        finally:
-            rest = iter(found)
-            for lookup in lookups:
-                result = list(islice(rest, len(lookup.keys)))
-                if not lookup.answer.done():
-                    lookup.answer.set_result(result)
+        async with self._turns:
+            if self._next is not None and self._next[0] is asked:
+                self._next = None
+            entries = await self.shared.get(asked)
+        read = ((key, decoded(key, entry)) for key, entry in zip(asked, entries, strict=True) if entry is not None)
+        return {key: pooled for key, pooled in read if pooled is not None}
 
 
 HEADER = struct.Struct("<BBHQ")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim.arrays import Rows, Vectors
-from isosim.encoders.brought import decoded, refuse_texts
+from isosim.encoders.brought import refuse_texts, vector_of
 from isosim.encoders.device import GPU_TOKENS
 from isosim.encoders.engines import choose_engine, open_encoder
 from isosim.encoders.remote import (
@@ -202,7 +202,7 @@ class BroughtItems:
         if self.file is not None:
             encodings.vectors[named] = rows_at(self.file, [int(texts[place]) for place in named])
         for place in sorted({*range(len(texts))} - {*named}):
-            encodings.vectors[place] = decoded(texts[place])
+            encodings.vectors[place] = vector_of(texts[place])
         progress(1.0)
         return encodings
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim.arrays import Arrays, Doubles, Vectors
-from isosim.encoders.texts import Judge, PooledVector, Verdict
+from isosim.encoders.texts import PooledVector
 from isosim.errors import InvalidInput
 from isosim.scoring.false_hits import FalseHitTable
 from isosim.scoring.out_of_domain import DomainTest, level_energies
@@ -156,21 +156,29 @@ class Calibration:
         learnt = model.probability if self._has_probability(raw=raw) else None
         return rates, scale.extrapolated(rates), None if learnt is None else learnt.probability(rates)
 
-    def judge(self, texts: Sequence[PooledVector], pooled: Vectors, latents: Vectors) -> list[Verdict] | None:
-        """The out-of-domain test's verdict on each text, also stored in `text.verdict`; None without a test."""
+    def judge(self, texts: Sequence[PooledVector], pooled: Vectors, latents: Vectors) -> Doubles | None:
+        """The out-of-domain test's p-value of each text, also stored in `text.verdict`; None without a test."""
         test = self.model.domain_test
         if test is None:
             return None
         # `verdict` is read once per text: another thread may replace it with the verdict of another domain's test.
-        known = [v for text in texts if (v := text.verdict) is not None and v.test is test.identity]
+        known = [v[1] for text in texts if (v := text.verdict) is not None and v[0] is test.identity]
         if len(known) == len(texts):
-            return known
-        return test.judge_texts(texts, pooled, level_energies(latents, self.levels) if self.levels else None)
+            return np.array(known)
+        energies = level_energies(latents, self.levels) if self.levels else None
+        p_values = test.judge(pooled, np.array([text.tokens for text in texts]), energies)
+        for text, p_value in zip(texts, p_values.tolist(), strict=True):
+            text.verdict = (test.identity, p_value)
+        return p_values
 
-    @cached_property
-    def early_judge(self) -> Judge | None:
-        """The out-of-domain test if it works without latents, otherwise None."""
-        return None if self.model.domain_test is None or self.levels else self.model.domain_test.judge_texts
+    @property
+    def early_judge(self) -> Callable[[Sequence[PooledVector]], object] | None:
+        """The out-of-domain test of texts without a request's latents; None if it needs them, or if there is none."""
+        return None if self.model.domain_test is None or self.levels else self._judge_early
+
+    def _judge_early(self, texts: Sequence[PooledVector]) -> None:
+        vectors = np.array([text.vector for text in texts])
+        self.judge(texts, vectors, vectors)
 
     def latents(self, pooled: Vectors) -> Vectors:
         return pooled if self.transform is None else self.transform(pooled)

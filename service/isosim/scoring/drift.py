@@ -24,9 +24,6 @@ class Drift:
     texts: int
     pairs: int
     out_of_domain: float | None  # share of flagged texts; about FALSE_ALARMS if requests resemble the domain's own text
-    # Mean and standard deviation of `Verdict.distance` in the window: about 0 and 1 for the domain's own text.
-    distance_mean: float | None
-    distance_spread: float | None
     stability_index: float | None  # see `stability_index`; compares recent similarities with the version's first 1,000
 
 
@@ -54,14 +51,12 @@ class DriftWindow:
     def __init__(self, version: int) -> None:
         self.version = version
         self._flags: deque[bool] = deque(maxlen=WINDOW)
-        self._distances: deque[float] = deque(maxlen=WINDOW)
         self._similarities: deque[float] = deque(maxlen=WINDOW)
         self._baseline: list[float] = []
 
     def observe(self, scores: Scores) -> None:
-        if scores.verdicts is not None:
-            self._flags.extend([verdict.p_value < FALSE_ALARMS for verdict in scores.verdicts])
-            self._distances.extend([verdict.distance for verdict in scores.verdicts])
+        if scores.oddness is not None:
+            self._flags.extend((scores.oddness < FALSE_ALARMS).tolist())
         similarities = scores.similarity if scores.unreadable is None else scores.similarity[scores.readable]
         numbers: list[float] = similarities.tolist()
         room = BASELINE - len(self._baseline)
@@ -70,14 +65,11 @@ class DriftWindow:
 
     def measure(self) -> Drift:
         # `copy` holds the interpreter's lock throughout, so that no other thread changes the numbers meanwhile.
-        flags, distances, recent = (np.array(one.copy()) for one in (self._flags, self._distances, self._similarities))
-        enough = len(flags) >= FEWEST
+        flags, recent = np.array(self._flags.copy()), np.array(self._similarities.copy())
         return Drift(
             texts=len(flags),
             pairs=len(self._baseline) + len(recent),
-            out_of_domain=float(flags.mean()) if enough else None,
-            distance_mean=float(distances.mean()) if enough else None,
-            distance_spread=float(distances.std()) if enough else None,
+            out_of_domain=float(flags.mean()) if len(flags) >= FEWEST else None,
             stability_index=stability_index(np.array(self._baseline), recent) if len(recent) >= FEWEST else None,
         )
 

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from isosim.arrays import Doubles, Floats, Integers, Vectors
-from isosim.encoders.texts import PooledVector, Verdict
 
 FALSE_ALARMS = 0.01  # texts with a lower p-value are flagged as out of domain
 # Edges of the bands of the spectrum, as shares of the number of dimensions. The first band has the largest eigenvalues.
@@ -23,14 +22,6 @@ DOUBLED_BYTES = 40_000_000  # size limit of `_doubled`, in bytes: 33 domains wit
 # Largest number of tokens that has a row in a test's tables. A text has at most 10,000 characters by default; with
 # 1,000,000 rows, the tables of one version took 0.4 GB.
 LONGEST = 32_768
-
-
-class Judgement(NamedTuple):
-    """Columns with one entry per vector."""
-
-    p_values: Doubles  # share of the domain's sentences that are at least as unusual as this text; above 0, at most 1
-    # log ‖z‖² of the whitened vector z, standardized by its mean and spread over the domain's texts of the same length
-    distances: Doubles
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +237,7 @@ class DomainTest:
     statistics: Statistics
     standardization: Standardization
     combination: Combination
-    # Stored in each Verdict to tell which test made the verdict, without keeping the test's arrays in memory.
+    # Tells which test made a text's `verdict`, without keeping the test's arrays in memory.
     identity: object = field(default_factory=object, compare=False, repr=False)
 
     @property
@@ -255,24 +246,19 @@ class DomainTest:
         centres, shift = self.standardization.centres, self.combination.length_shift[0]
         return 8 * (rows_for(centres) * 2 * int(self.standardization.location.shape[1]) + rows_for(shift))
 
-    def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Judgement:
-        """Tests N vectors: pooled (N, D), tokens (N,), levels (N, L) from `level_energies` -> columns (N,).
+    def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Doubles:
+        """p-values of N vectors: the share of the domain's sentences that are at least as unusual; above 0, at most 1.
+
+        Args:
+            pooled: (N, D) vectors.
+            tokens: (N,) numbers of tokens.
+            levels: (N, L) from `level_energies`.
 
         Raises:
             ValueError: `levels` is given but the test was fitted without levels, or the other way round.
         """
         tokens = np.asarray(tokens)
-        standard = self.standardization(self.statistics(pooled, levels), tokens)
-        return Judgement(self.combination(standard, tokens), standard[:, 0])
-
-    def judge_texts(self, texts: Sequence[PooledVector], pooled: Floats, levels: Floats | None = None) -> list[Verdict]:
-        """The verdict on each text; also stores it in `text.verdict`."""
-        judgement = self.judge(pooled, np.array([text.tokens for text in texts]), levels)
-        columns = (judgement.p_values.tolist(), judgement.distances.tolist())
-        verdicts = [Verdict(self.identity, p_value, distance) for p_value, distance in zip(*columns, strict=True)]
-        for text, verdict in zip(texts, verdicts, strict=True):
-            text.verdict = verdict
-        return verdicts
+        return self.combination(self.standardization(self.statistics(pooled, levels), tokens), tokens)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The fields of all parts as arrays, for storage; `from_arrays` is the inverse."""

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim.arrays import Doubles, Rows, Vectors
-from isosim.encoders.texts import PooledVector, Verdict
+from isosim.encoders.texts import PooledVector
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.out_of_domain import FALSE_ALARMS
 
@@ -15,14 +15,15 @@ TINY = float(np.finfo(np.float64).tiny)
 
 
 class Scores(NamedTuple):
-    """Columns with one entry per pair; `verdicts` has one per text."""
+    """Columns with one entry per pair; `oddness` has one per text."""
 
     cosine: npt.NDArray[np.float32]  # cosine of the frozen encoder's vectors
     similarity: npt.NDArray[np.float32]  # cosine of the calibrated latents
     percentile: Doubles | None  # None: the domain has no reference
     extrapolated: npt.NDArray[np.bool_] | None  # whether the percentile is extrapolated instead of counted
     probability: Doubles | None  # None: the domain has no labels
-    verdicts: list[Verdict] | None  # None: the domain has no out-of-domain test, or the caller sent vectors
+    # p-values of the out-of-domain test; None: the domain has none, or the caller sent vectors
+    oddness: Doubles | None
     # Whether a pair's scores mean nothing (see `unreadable_pairs`); None: all False.
     unreadable: npt.NDArray[np.bool_] | None = None
 
@@ -76,7 +77,7 @@ def score(
     labelled = None if model.probability is None or rates is None else model.probability.probability(rates)
     if model.pair_map is not None and rates is not None and features is not None:
         labelled = model.pair_map.probability(rates, features)
-    verdicts = None if brought else calibration.judge(texts, pooled, latents)
+    oddness = None if brought else calibration.judge(texts, pooled, latents)
     percentile = None if rates is None else 1.0 - rates
     extrapolated = None if rates is None or model.reference is None else model.reference.extrapolated(rates)
     unreadable = unreadable_pairs(texts, left, right)
@@ -84,7 +85,7 @@ def score(
         for column in (percentile, extrapolated, labelled):
             if column is not None:
                 column[unreadable] = 0
-    return Scores(raw, similarity, percentile, extrapolated, labelled, verdicts, unreadable)
+    return Scores(raw, similarity, percentile, extrapolated, labelled, oddness, unreadable)
 
 
 def unreadable_pairs(texts: Sequence[PooledVector], left: Rows, right: Rows) -> npt.NDArray[np.bool_] | None:
@@ -108,11 +109,12 @@ def flags_of(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Flags of the two texts of each pair: `truncated`, `unreadable`, `out_of_domain`."""
     flags: list[list[str]] = []
-    for row, text in enumerate(texts):
+    foreign = [False] * len(texts) if scores.oddness is None else (scores.oddness < FALSE_ALARMS).tolist()
+    for text, odd in zip(texts, foreign, strict=True):
         own = ["truncated"] if text.truncated else []
         if text.unreadable:
             own.append("unreadable")
-        if scores.verdicts is not None and scores.verdicts[row].p_value < FALSE_ALARMS:
+        if odd:
             own.append("out_of_domain")
         flags.append(own)
     a, b = [flags[row] for row in left.tolist()], [flags[row] for row in right.tolist()]

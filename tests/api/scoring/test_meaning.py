@@ -189,8 +189,6 @@ def test_drift_is_seen_in_metrics_and_in_the_domain(server: Server) -> None:
     wait_until(lambda: score(server, OWN, domain="watched@2"))  # pinned: it says nothing about what the domain is asked
     assert server.client.get("/domains/watched").json()["drift"] == drift
     assert drift["out_of_domain"] < 0.05
-    assert abs(drift["distance_mean"]) < 0.5
-    assert 0.6 < drift["distance_spread"] < 1.5
     rate = 'isosim_domain_out_of_domain_ratio{domain="watched"}'
     assert metric(server, rate) == pytest.approx(drift["out_of_domain"])
     for n in range(30):

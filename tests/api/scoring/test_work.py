@@ -24,7 +24,7 @@ ONCE = {  # of a request, by the functions' qualified names
     "Trace.as_headers": 1,
     "ScoringRequest._record": 1,
 }
-NEVER = {"EncoderSpec.digest", "Calibration.origin", "Calibration.notices", "Calibration.early_judge"}  # once a version
+NEVER = {"EncoderSpec.digest", "Calibration.origin", "Calibration.notices"}  # once a version
 FILES = {"open", "stat", "lstat", "scandir", "listdir"}
 DIGESTS = {"sha256", "openssl_sha256", "sha1", "openssl_sha1", "md5", "openssl_md5", "hexdigest"}
 BODIES: dict[str, dict[str, Any]] = {

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isosim.arrays import Vectors
-from isosim.encoders.batching import MIN_FILL, WINDOW, BatchingPlan, PendingText, pack
+from isosim.encoders.batching import MIN_FILL, WINDOW, BatchingPlan, Judge, PendingText, pack
 from isosim.encoders.embedding import Embedder, Embeddings
-from isosim.encoders.texts import Judge, Side, Tokens
+from isosim.encoders.texts import PooledVector, Side, Tokens
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import (
     BackendFailure,
@@ -422,18 +422,23 @@ async def test_what_a_caller_who_left_asked_for_is_not_computed(encoder: FakeEnc
     assert encoder.seen == ["first"]
 
 
-async def test_texts_of_a_batch_are_judged_together(encoder: FakeEncoder) -> None:
-    seen: list[Vectors] = []
+async def test_texts_of_a_batch_are_judged_together_and_a_test_that_fails_fails_no_text(encoder: FakeEncoder) -> None:
+    seen: list[Sequence[PooledVector]] = []
+
+    def broken(_: Sequence[PooledVector]) -> None:
+        raise ValueError
+
     with embedder(encoder, max_batch_texts=8) as made:
         first = await hold(made, encoder)
-        judges: list[Judge | None] = [lambda texts, vectors: seen.append(vectors)] * 2 + [None]
+        judges: list[Judge | None] = [seen.append, seen.append, None, broken]
+        judges[1] = judges[0]
         later = [
-            asyncio.create_task(made.embed([text], judge=judge)) for text, judge in zip("abc", judges, strict=True)
+            asyncio.create_task(made.embed([text], judge=judge)) for text, judge in zip("abcd", judges, strict=True)
         ]
         encoder.free.set()
         await asyncio.gather(first, *later)
     (judged,) = seen
-    np.testing.assert_array_equal(judged, expected("a", "b"))
+    np.testing.assert_array_equal(np.stack([text.vector for text in judged]), expected("a", "b"))
 
 
 async def test_no_more_texts_are_tokenized_at_once_than_a_batch_is_chosen_from(encoder: FakeEncoder) -> None:
@@ -460,7 +465,7 @@ counts = st.integers(1, 12)
 
 
 @given(lengths, budgets, counts)
-def test_a_batch_is_an_unbroken_run_of_lengths_around_the_oldest_text_within_its_budgets(
+def test_a_batch_has_the_oldest_text_and_those_nearest_in_length_within_its_budgets(
     found: list[int], tokens: int, texts: int
 ) -> None:
     waiting = pending_texts(found)
@@ -468,15 +473,16 @@ def test_a_batch_is_an_unbroken_run_of_lengths_around_the_oldest_text_within_its
     assert waiting[0] in batch
     assert len({id(pending) for pending in batch}) == len(batch) <= texts
     taken = [pending.length for pending in batch]
-    assert taken == sorted(taken)
     left = [pending.length for pending in waiting if pending not in batch]
-    assert not any(taken[0] < length < taken[-1] for length in left)
-    padded = len(batch) * taken[-1]
+    off = [abs(length - waiting[0].length) for length in left]
+    assert max(abs(length - waiting[0].length) for length in taken) <= min(off, default=60)
+    padded = len(batch) * max(taken)
     assert padded <= tokens or len(batch) == 1
     assert sum(taken) / padded >= MIN_FILL
-    for length in left if len(batch) < texts else ():  # it stops growing only where a neighbour does not fit
-        padded = (len(batch) + 1) * max(taken[-1], length)
-        assert padded > tokens or (sum(taken) + length) / padded < MIN_FILL
+    nearest = [length for length in left if abs(length - waiting[0].length) == min(off)]
+    for length in nearest[:1] if len(batch) < texts else ():  # it stops growing where the next text does not fit
+        padded = (len(batch) + 1) * max(*taken, length)
+        assert padded > tokens or sum(taken) + length < MIN_FILL * padded
 
 
 @given(lengths, budgets, counts, st.integers(1, 8))

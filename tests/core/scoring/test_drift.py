@@ -5,21 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from isosim.encoders.texts import Verdict
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, stability_index
 from isosim.scoring.out_of_domain import FALSE_ALARMS
 from isosim.scoring.similarity import Scores
 
 
-def scores(similarities: list[float] | np.ndarray, flagged: int = 0, distance: float = 0.0) -> Scores:
-    """One text a pair, the first `flagged` of them odd, distances alternating around a mean with deviation 1."""
+def scores(similarities: list[float] | np.ndarray, flagged: int = 0) -> Scores:
+    """One text a pair, the first `flagged` of them odd."""
     found = np.asarray(similarities, np.float32)
-    verdicts = [
-        Verdict(None, FALSE_ALARMS / 2 if row < flagged else 0.5, distance + (1.0 if row % 2 else -1.0))
-        for row in range(len(found))
-    ]
-    return Scores(found, found, None, None, None, verdicts)
+    return Scores(found, found, None, None, None, np.where(np.arange(len(found)) < flagged, FALSE_ALARMS / 2, 0.5))
 
 
 def test_little_says_nothing() -> None:
@@ -27,18 +22,16 @@ def test_little_says_nothing() -> None:
     window.observe(scores(np.zeros(FEWEST - 1)))
     drift = window.measure()
     assert (drift.texts, drift.pairs) == (FEWEST - 1, FEWEST - 1)
-    assert drift.out_of_domain is drift.distance_mean is drift.distance_spread is drift.stability_index is None
+    assert drift.out_of_domain is drift.stability_index is None
 
 
-def test_rates_and_distances_are_those_of_the_last_texts() -> None:
+def test_rates_are_those_of_the_last_texts() -> None:
     window = DriftWindow(1)
-    window.observe(scores(np.zeros(WINDOW), flagged=WINDOW, distance=9))
-    window.observe(scores(np.zeros(WINDOW), flagged=WINDOW // 20, distance=2))
+    window.observe(scores(np.zeros(WINDOW), flagged=WINDOW))
+    window.observe(scores(np.zeros(WINDOW), flagged=WINDOW // 20))
     drift = window.measure()
     assert drift.texts == WINDOW
     assert drift.out_of_domain == pytest.approx(0.05)
-    assert drift.distance_mean == pytest.approx(2)
-    assert drift.distance_spread == pytest.approx(1)
 
 
 def test_scores_like_the_first_ones_are_stable_and_others_are_not() -> None:

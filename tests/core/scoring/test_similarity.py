@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isosim.arrays import Vectors
+from isosim.arrays import Doubles, Vectors
 from isosim.encoders.texts import PooledVector
 from isosim.errors import InvalidInput
 from isosim.scoring.calibration import Calibration, DomainModel
 from isosim.scoring.distances import Metric, Space, check_metric, cosines_of, distance_of, space_of
-from isosim.scoring.out_of_domain import DomainTest, Judgement
 from isosim.scoring.pair_features import PairFeatures, pair_features, words
 from isosim.scoring.similarity import cosine, flags_of, normalized, score
 from tests.core.scoring.references import MAP, REFERENCE, a_test
@@ -88,7 +87,7 @@ TEXTS = [PooledVector(vector, tokens, False) for vector, tokens in zip(POOLED, (
 def test_without_a_calibrator_similarity_is_the_cosine_bit_by_bit() -> None:
     found = score(calibration(), TEXTS, POOLED, LEFT, RIGHT)
     assert found.similarity.tobytes() == found.cosine.tobytes() == cosine(POOLED[LEFT], POOLED[RIGHT]).tobytes()
-    assert (found.percentile, found.probability, found.verdicts) == (None, None, None)
+    assert (found.percentile, found.probability, found.oddness) == (None, None, None)
 
 
 def test_a_calibration_moves_similarity_and_percentile_and_leaves_the_cosine() -> None:
@@ -111,11 +110,9 @@ class CountingTest:
     def __init__(self, p_value: float) -> None:
         self.p_value, self.asked, self.identity = p_value, 0, object()
 
-    def judge(self, pooled: Vectors, tokens: npt.NDArray[np.intp], levels: object) -> Judgement:
+    def judge(self, pooled: Vectors, tokens: npt.NDArray[np.intp], levels: object) -> Doubles:
         self.asked += 1
-        return Judgement(np.full(len(pooled), self.p_value), np.zeros(len(pooled)))
-
-    judge_texts = DomainTest.judge_texts
+        return np.full(len(pooled), self.p_value)
 
 
 def test_a_remembered_judgement_does_not_keep_its_test_in_memory() -> None:
@@ -123,7 +120,7 @@ def test_a_remembered_judgement_does_not_keep_its_test_in_memory() -> None:
     texts = [PooledVector(vector, 5, False) for vector in POOLED]
     test = a_test(8)
     gone = weakref.ref(test)
-    test.judge_texts(texts, POOLED)  # which keeps its whitening in double precision, too
+    calibration(model=DomainModel(domain_test=test)).judge(texts, POOLED, POOLED)  # keeps its whitening in double, too
     del test
     assert gone() is None
     assert all(text.verdict is not None for text in texts)
@@ -161,7 +158,7 @@ def test_a_texts_judgement_is_remembered_for_the_test_that_made_it_and_for_no_ot
         model = DomainModel(domain_test=test)  # type: ignore[arg-type]
         found = calibration(model=model).judge(texts, POOLED, POOLED)
         assert found is not None
-        assert {verdict.p_value for verdict in found} == {test.p_value}
+        assert set(found.tolist()) == {test.p_value}
     assert (one.asked, other.asked) == (2, 1)
 
 

@@ -17,7 +17,7 @@ from isosim.api.compatible.schemas import (
 )
 from isosim.api.policy import needs
 from isosim.api.requests import ScoringRoute, TraceDep, json_response, name_ignored
-from isosim.api.scoring.request import INLINE_ROWS, check_dimensions, listed
+from isosim.api.scoring.request import check_dimensions, listed
 from isosim.api.state import DOMAINS_A_TEXT, ServiceDep
 from isosim.arrays import Vectors
 from isosim.domains.champions import Champion
@@ -39,8 +39,7 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     await request.embed(contents, scored=False)
     rows = await request.vectors(dimensions=body.dimensions)
     answer = {"object": "list", "data": [], "model": body.model, "usage": request.usage}
-    few = len(rows) <= INLINE_ROWS
-    return write(answer, rows, body) if few else await service.large_json(write, answer, rows, body)
+    return await service.large_json.sized(len(rows), write, answer, rows, body)
 
 
 def write(answer: dict[str, Any], rows: Vectors, body: EmbeddingsRequest) -> Response:

@@ -23,7 +23,6 @@ from isosim.scoring.distances import Space
 from isosim.scoring.similarity import Scores, normalized, score
 
 MAX_TEXTS = 2048  # texts in a request to /embed, /v1/embeddings or /rerank; also OpenAI's limit
-INLINE_ROWS = 64  # scoring up to this many texts or pairs is faster than handing them to a thread
 
 
 def check_count(count: int, field: str, limit: int) -> None:
@@ -165,8 +164,7 @@ class ScoringRequest:
         started = time.perf_counter()
         rows, calibration = self.made.vectors, self.calibration
         if not self.raw and calibration.transform is not None:
-            few = len(rows) <= INLINE_ROWS
-            rows = calibration.latents(rows) if few else await self.service.scoring(calibration.latents, rows)
+            rows = await self.service.scoring.sized(len(rows), calibration.latents, rows)
         rows = rows[:, :dimensions]
         if normalize:
             rows = normalized(rows)
@@ -181,12 +179,8 @@ class ScoringRequest:
         b = made.rows[right]
         a = np.full_like(b, made.rows[left]) if isinstance(left, int) else made.rows[left]
         inputs = (self.calibration, made.texts, made.vectors, a, b)
-        small = max(len(made.vectors), len(a)) <= INLINE_ROWS
-        result = (
-            score(*inputs, brought=made.brought, features=features)
-            if small
-            else await self.service.scoring(score, *inputs, brought=made.brought, features=features)
-        )
+        size = max(len(made.vectors), len(a))
+        result = await self.service.scoring.sized(size, score, *inputs, brought=made.brought, features=features)
         self._record(time.perf_counter() - started, result)
         return result
 

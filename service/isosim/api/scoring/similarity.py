@@ -9,7 +9,6 @@ from fastapi.responses import Response
 
 from isosim.api.requests import ScoringRoute, TraceDep, json_response, name_ignored
 from isosim.api.scoring.request import (
-    INLINE_ROWS,
     MAX_TEXTS,
     ScoringRequest,
     check_count,
@@ -79,9 +78,8 @@ async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trac
     request.check_encoder(body.encoder)
     decision = await saved_threshold(request, body.threshold)
     await request.charge(2 * len(body.vectors))
-    inputs = (body.vectors, request.encoder.artifact)
-    few = 2 * len(body.vectors) <= INLINE_ROWS
-    request.embeddings = brought(*inputs) if few else await service.scoring(brought, *inputs)
+    size, artifact = 2 * len(body.vectors), request.encoder.artifact
+    request.embeddings = await service.scoring.sized(size, brought, body.vectors, artifact)
     return await answer_of(request, body, decision)
 
 
@@ -174,8 +172,7 @@ def detail_of(
     embeddings: Embeddings, scores: Scores, calibration: Calibration, features: Doubles | None
 ) -> dict[str, Any]:
     """The answer's field `detail`: figures that explain flags and percentiles."""
-    verdicts = scores.verdicts
-    odd = None if verdicts is None else sides([verdicts[row].p_value for row in embeddings.rows])
+    odd = None if scores.oddness is None else sides(scores.oddness[embeddings.rows].tolist())
     scale, learnt = calibration.model.reference, calibration.model.pair_map
     words = None
     if learnt is not None and features is not None:
@@ -224,11 +221,7 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     space = space_of(body.space, name, calibration.domain, identity=calibration.transform is None)
     await request.charge(1)
     cosines = cosines_of(np.array(values, np.float64), body.metric, name)
-    placed = (
-        calibration.place(cosines, raw=space == "raw")
-        if len(values) <= MOST_INLINE
-        else await service.scoring(calibration.place, cosines, raw=space == "raw")
-    )
+    placed = await service.scoring.sized(len(values), calibration.place, cosines, raw=space == "raw")
     if placed is None:
         raise no_reference(calibration.domain)
     rates, extrapolated, probability = placed
@@ -250,7 +243,6 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
 
 
 MOST_SCORES = 10_000  # maximum number of scores per request to /percentile
-MOST_INLINE = 1000  # computing the percentiles of up to this many scores is faster than handing them to a thread
 
 
 @router.post("/embed", response_model=list[list[float]])
@@ -271,5 +263,4 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
         scored=False,
     )
     rows = await request.vectors(normalize=body.normalize, dimensions=body.dimensions)
-    few = len(rows) <= INLINE_ROWS
-    return json_response(rows) if few else await service.large_json(json_response, rows)
+    return await service.large_json.sized(len(rows), json_response, rows)
