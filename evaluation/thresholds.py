@@ -15,7 +15,6 @@ from isosim.jobs.labelled_pairs import read_pairs
 from isosim.jobs.text_lines import read_lines
 from isosim.scoring.advice import Target, advise
 from isosim.scoring.calibration import DomainModel
-from isosim.scoring.equating import equate
 from isosim.scoring.similarity import cosine
 from isosim.sts import spearman
 
@@ -80,10 +79,11 @@ def moved_thresholds(
             )
             unseen = old.fitted(both[0][others]), new.fitted(both[1][others])
             for rate, columns in found.items():
-                carried = equate(old.scale, new.scale, old.scale.threshold(rate))
-                before = false_match_rate(unseen[0], carried.similarity)
-                after, reused = (false_match_rate(unseen[1], at) for at in (carried.equivalent, carried.similarity))
-                columns.append((carried.similarity, carried.equivalent, 100 * before, 100 * after, 100 * reused))
+                at = old.scale.threshold(rate)
+                converted = new.scale.threshold(float(old.scale.false_match_rate(np.array([at]))[0]))
+                before = false_match_rate(unseen[0], at)
+                after, reused = (false_match_rate(unseen[1], one) for one in (converted, at))
+                columns.append((at, converted, 100 * before, 100 * after, 100 * reused))
         for rate, columns in found.items():
             old_at, new_at, before, after, reused = np.mean(columns, axis=0).tolist()
             low, high = BARS[rate][1]

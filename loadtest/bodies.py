@@ -56,7 +56,6 @@ FORMS = {
     "/domains/default/champion": Form('"version":1', "revision", "1", size=SMALL, method="PUT"),
     "/domains/default/rollback": Form("", "revision", "1", size=SMALL),
     "/domains/default/thresholds/x": Form('"fmr":0.01', "revision", "1", size=SMALL, method="PUT"),
-    "/domains/default/migration": Form("", "without", '"a"', size=SMALL),
 }
 
 

@@ -32,7 +32,6 @@ GROUPS = {
     "tests/docs/test_object_storage_page.py": "encoder",
     "tests/faults/": "faults",
     "tests/api/scoring/test_meaning.py": "calibration",
-    "tests/api/domains/test_migration.py": "calibration",
     "tests/modelling/encoder/test_architectures.py": "calibration",
     "tests/modelling/training/test_training.py": "training",
     "tests/observability/test_access_log.py": "operation",

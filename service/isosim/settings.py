@@ -70,7 +70,6 @@ class Settings(BaseSettings):
     model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix, gs://, az://
     seed_store: Path | None = None  # second store, only read: encoders that the first lacks; set in images
     encoder: str = "minilm"  # id of an encoder in the store, or id@digest to pin one export
-    next_encoder: str | None = None  # second encoder, to which domains migrate (docs/how-to/encoders.md)
     redis_url: SecretStr | None = (
         # redis://user:password@host:6379/0, or rediss:// (TLS), for a shared cache. ?ssl_ca_certs=FILE verifies the
         # certificate by a PEM file instead of the system's; ?socket_timeout=0.2 waits longer than 0.05 s for a lookup,

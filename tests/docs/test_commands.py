@@ -79,12 +79,10 @@ def test_every_command_runs(
     """On a fresh store, in an empty folder, with the server the page speaks to."""
     store = tmp_path / "model_store"
     shutil.copytree(request.getfixturevalue("minilm_store") if page in NAMING_MINILM else readers_store, store)
-    following: dict[str, str] = {}
     if page == ENCODERS:
         second: Path = request.getfixturevalue("layer3_store")
         shutil.copytree(second / "encoders", store / "encoders", dirs_exist_ok=True)
-        following = {"next_encoder": "minilm-layers3-mean"}
-    server = serve(model_store=store, encoder="minilm", **following)
+    server = serve(model_store=store, encoder="minilm")
     places = {ADDRESS: server.url, "127.0.0.1:8000": server.url.removeprefix("http://")}
     if page == INTEGRATIONS:  # the page registers the encoder; its server would not start without it
         register(store, "ours", 384, unit=True)

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from isosim.domains import changes as changes_module
 from isosim.domains.champions import Champions
-from isosim.domains.domain import Domain, EncoderAliases, Migration, Version
+from isosim.domains.domain import Domain, EncoderAliases, Version
 from isosim.domains.history import RECENT, Author, Entry, author
 from isosim.domains.seeding import seed_default
 from isosim.domains.store import WEIGHTS, DomainStore, read_parts
@@ -136,11 +136,6 @@ class Machine(RuleBasedStateMachine):
             return
         after = self.twice(self.store.rollback, name, ENCODER)
         assert after.aliases[ENCODER] == EncoderAliases(mine.previous, mine.champion, rolled_back=True)
-
-    @rule(fault=FAULTS, name=NAMES, to=st.sampled_from([None, Migration(ENCODER, "one", OTHER, "two", CREATED)]))
-    @faulty
-    def moves(self, name: str, to: Migration | None) -> None:
-        assert self.twice(self.store.move, name, to).move == to
 
     @rule(fault=FAULTS, name=NAMES, saved=st.sampled_from(["x", "y"]), rate=st.sampled_from([None, 0.01, 0.1]))
     @faulty
@@ -262,9 +257,8 @@ class Machine(RuleBasedStateMachine):
             self.looks(name)
             if name in before and before[name] != self.known[name] and not self.killed:
                 assert name in changed
-            home = self.known[name].home(ENCODER)
-            encoder, champion = listed[name].champion(ENCODER) if name in listed else (home, None)
-            assert (encoder, champion and champion.version) == (home, self.known[name].served(home).champion)
+            champion = listed[name].champions.get(ENCODER) if name in listed else None
+            assert (champion and champion.version) == self.known[name].served(ENCODER).champion
         self.killed = False
         assert {name for name in self.known if self.known[name].versions} <= set(self.other.names()) == set(listed)
         assert self.litter or list(self.other.garbage(-60)) == []
@@ -298,7 +292,7 @@ def test_a_listing_of_champions_reads_only_what_has_changed_also_in_a_new_proces
 
     def listed(champions: Champions) -> dict[str, int | None]:
         keys.clear()
-        found = ((name, one.champion(ENCODER)[1]) for name, one in champions.read().items())
+        found = ((name, one.champions.get(ENCODER)) for name, one in champions.read().items())
         return {name: None if champion is None else champion.version for name, champion in found}
 
     champions = Champions(DomainStore(counting))
@@ -377,8 +371,6 @@ def test_a_history_names_each_change_and_outlives_the_record(blobs: Blobs) -> No
         store.set_target("a", "x", None)
         publish(store, "a", promote=always)
         store.rollback("a", ENCODER)
-        store.move("a", Migration(ENCODER, "one", OTHER, "two", CREATED))
-        store.move("a", None)
         publish(store, "a")
         store.delete("a", 3)
         store.remove("a")
@@ -390,9 +382,9 @@ def test_a_history_names_each_change_and_outlives_the_record(blobs: Blobs) -> No
         (1, "version_published", "minilm", None, 1), (2, "promoted", "minilm", None, 1),
         (3, "threshold_saved", "x", None, {"fmr": 0.01}), (4, "threshold_deleted", "x", {"fmr": 0.01}, None),
         (5, "version_published", "minilm", None, 2), (6, "promoted", "minilm", 1, 2),
-        (7, "rolled_back", "minilm", 2, 1), (8, "moved", None, "one", "two"), (9, "moved_back", None, "two", "one"),
-        (10, "version_published", "minilm", None, 3), (11, "version_deleted", "minilm", 3, None),
-        (12, "domain_deleted", None, 2, None), (13, "version_published", "minilm", None, 4),
+        (7, "rolled_back", "minilm", 2, 1), (8, "version_published", "minilm", None, 3),
+        (9, "version_deleted", "minilm", 3, None), (10, "domain_deleted", None, 2, None),
+        (11, "version_published", "minilm", None, 4),
     ]  # fmt: skip
     assert {(one.by, one.request, one.job) for one in entries} == {("key", "r1", None)}
     assert [entry.number for entry in store.history("a", before=3)] == [2, 1]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isosim.domains import registry as module
-from isosim.domains.domain import Domain, Migration, Version
+from isosim.domains.domain import Domain, Version
 from isosim.domains.registry import Registry
 from isosim.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
 from isosim.scoring.advice import Target
@@ -23,7 +23,6 @@ from isosim.scoring.calibration import Calibration, DomainRef
 
 pytestmark = pytest.mark.anyio
 ENCODER, OTHER = "this-encoder", "other-encoder"
-MOVE = Migration(ENCODER, "this", OTHER, "other", "2026-01-02T03:04:05+00:00")
 SIZE = 10  # bytes of each calibration
 
 
@@ -46,8 +45,6 @@ CHANGES: dict[str, Callable[..., Domain]] = {
     "promote": promote,
     "delete": delete,
     "erase": lambda domain, name: Domain(next=domain.next),
-    "move": lambda domain, name: replace(domain, move=MOVE),
-    "stay": lambda domain, name: replace(domain, move=None),
     "save": lambda domain, name, percent: domain.with_target(name, "duplicates", Target(percent / 100)),
     "put_back": lambda domain, name, percent: CHANGES["save"](promote(Domain(), name, 1), name, percent),
 }
@@ -55,6 +52,8 @@ CHANGES: dict[str, Callable[..., Domain]] = {
 
 class FakeSource:
     """A store in memory, that can be broken."""
+
+    encoder = ENCODER
 
     def __init__(self) -> None:
         self.domains: dict[str, Domain] = defaultdict(Domain)
@@ -79,6 +78,8 @@ class FakeSource:
         return self.domains[name]
 
     def load(self, name: str, version: Version) -> Calibration:
+        if version.encoder != ENCODER:
+            raise EncoderMismatch("another encoder")
         self.did.append(f"{name}@{version.number}")
         if (name, version.number) in self.broken:
             raise self.broken[name, version.number]
@@ -121,7 +122,6 @@ class Serving:
         self.room, self.calls, self.source = room, Interleaved(), FakeSource()
         self.registry = Registry(
             self.source,  # type: ignore[arg-type]
-            ENCODER,
             resident_bytes=room * SIZE,
             calls=self.calls,  # type: ignore[arg-type]
         )
@@ -132,7 +132,7 @@ class Serving:
             self.source.change(what, *given)
         elif what == "asks":
             ref = DomainRef.parse(given[0])
-            self.tasks.append(asyncio.create_task(self.registry.resolve(ref, *given[1:])))
+            self.tasks.append(asyncio.create_task(self.registry.resolve(ref)))
         elif what == "refreshes":
             self.tasks.append(asyncio.create_task(self.registry.refresh(*given)))
         elif what == "leaves":  # a caller goes
@@ -158,7 +158,7 @@ class Serving:
         assert {name: number for (name, number), champion in keys.items() if champion} == shown
         domains = self.registry._domains.items()
         assert keys.keys() == {(name, one) for name, resident in domains for one in resident.versions}
-        assert self.registry.size == SIZE * len(keys) <= max(self.room, 2) * SIZE  # 2: of `default`
+        assert self.registry.size == SIZE * len(keys) <= max(self.room, 1) * SIZE  # 1: of `default`
 
     async def finish(self, last: Coroutine[Any, Any, Any]) -> Any:
         """Lets all calls end, the oldest first; the result of `last`."""
@@ -179,44 +179,39 @@ class Serving:
         assert not self.registry.behind
         for name, number in self.registry._loaded:
             assert number in self.source.domains[name].versions  # one that was deleted is not served on
-        asked: list[tuple[str | int, str | None]] = [
-            *product(("champion", "previous"), (None, OTHER)),
-            (0, None),
-            (2, None),
-        ]
-        for name, (alias, encoder) in product(NAMES, asked):
-            wanted = self.wanted(name, alias, encoder)
+        aliases: list[str | int] = ["champion", "previous", 0, 2]
+        for name, alias in product(NAMES, aliases):
+            wanted = self.wanted(name, alias)
             with nullcontext() if wanted is not None else pytest.raises((NotFound, EncoderMismatch)):
-                found = await self.finish(self.registry.resolve(DomainRef(name, alias), encoder))
+                found = await self.finish(self.registry.resolve(DomainRef(name, alias)))
                 assert found.version == wanted
-                if (alias, encoder) == ("champion", None) and (name, wanted) in self.registry._loaded:
+                if alias == "champion" and (name, wanted) in self.registry._loaded:
                     assert self.registry.champions()[name] is found
             self.check()
         assert not self.registry.damaged & self.registry._loaded.keys()
 
-    def wanted(self, name: str, alias: str | int, encoder: str | None) -> int | None:
-        """The version that the store has for a reference; None: there is none."""
+    def wanted(self, name: str, alias: str | int) -> int | None:
+        """The version that the store has for a reference; None: there is none, or it is another encoder's."""
         domain = self.source.domains[name]
-        aliases = domain.served(encoder or domain.home(ENCODER))
+        aliases = domain.served(ENCODER)
         number = {"champion": aliases.champion, "previous": aliases.previous}.get(str(alias), alias)
         if name == "default" and (number == 0 or alias == "champion"):
             return int(number or 0)
-        return None if number not in domain.versions else int(number)
+        version = domain.versions.get(int(number or 0))
+        return None if version is None or version.encoder != ENCODER else version.number
 
     async def answer(self, ref: str, domain: str = "") -> str:
-        name, _, encoder = ref.partition(":")
         try:
             if domain:
                 return str((await self.finish(self.registry.target(domain, "duplicates"))).fmr)
-            ask = self.registry.resolve(DomainRef.parse(name), OTHER if encoder else None)
-            return str((await self.finish(ask)).version)
+            return str((await self.finish(self.registry.resolve(DomainRef.parse(ref)))).version)
         except (IsosimError, OSError) as error:
             return type(error).__name__
 
     async def step(self, text: str, logged: list[Any]) -> None:
         """A step in words, whose calls end before the next begins, except those of `asks`.
 
-        `news@1:other = 2`: who asks for news@1, for the other encoder, is given version 2, or is refused with an error.
+        `news@previous = 2`: who asks for news@previous is given version 2, or is refused with an error.
         `saved news = 0.1`: the target that is saved there.
         `did …`: which records it has read and which versions it has loaded since the last such step, by domain;
         `failed …`: how often a champion could not be loaded. Others: see `do`.
@@ -256,19 +251,17 @@ STEPS = st.one_of(
     st.tuples(
         st.just("asks"),
         st.builds("{}@{}".format, DOMAINS, st.sampled_from(["champion", "previous", 1, 2, 3])),
-        st.none() | ENCODERS,
     ),
     st.tuples(st.just("refreshes"), st.none() | DOMAINS),
     st.tuples(st.sampled_from(["ends", "ends", "leaves"]), SOME),
     st.tuples(st.just("promote"), DOMAINS, st.just(0), ENCODERS),
-    st.tuples(st.sampled_from(["move", "stay", "delete", "erase"]), DOMAINS),
+    st.tuples(st.sampled_from(["delete", "erase"]), DOMAINS),
     st.tuples(st.just("spoil"), DOMAINS, st.integers(1, 5)),
 )
 
 
 async def interleave(steps: list[tuple[Any, ...]], room: int) -> None:
     serving = Serving(room)
-    serving.registry.add(OTHER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "to_thread", serving.calls)
         patch.setattr(module, "RETRY", 1)
@@ -289,7 +282,7 @@ SCENES = """
 what is not there, except default, which is the identity until it has a champion
     publish theirs 1 other; theirs = EncoderMismatch; theirs@7 = NotFound; nobody = UnknownDomain
     nobody@1 = UnknownDomain; nobody@previous = UnknownDomain; promote news 1; news@previous = NotFound; default = 0
-    default@0 = 0; add other; default:other = 0; promote default 1 other; refresh; default:other = 1
+    default@0 = 0; promote default 1 other; refresh; default = 0; default@1 = EncoderMismatch
 
 a champion is loaded once, also for callers at the same time, one of whom leaves
     promote news 1; asks news; asks news; asks news@1; leaves 0; news = 1; news = 1; refresh
@@ -341,13 +334,6 @@ saved targets come with the champion or a pinned version, and cost no other look
     did law, law@1, news, news@1; refresh; save news 20; save law 20; saved news = 0.1; refresh
     did default, law, law, news, news; saved news = 0.2; saved law = 0.2; promote news 2; save news 30; refresh
     news = 2; saved news = 0.3; spoil news 3; promote news 3; save news 40; refresh; news = 2; saved news = 0.4
-
-a domain that moved to an encoder that is not run is refused, except by number
-    promote news 1; promote default 1; news = 1; default = 1; refresh; move news; move default; refresh
-    news = EncoderMismatch; news@previous = EncoderMismatch; default = EncoderMismatch; news@1 = 1
-
-a move is seen by the next read before a refresh
-    promote news 1; news = 1; move news; saved news = NotFound; news = EncoderMismatch
 
 a damaged record leaves the champion serving and other domains alone
     promote news 1; promote news 2; promote law 1; news = 2; law = 1; spoil news 0; promote law 2; promote news 3

@@ -72,7 +72,7 @@ def test_no_store_makes_a_path_of_a_wrong_name(place: Path, tiny: EncoderArtifac
         lambda: store.read(name), lambda: store.stamp(name), lambda: store.report(name, 1), lambda: store.load(name, 1),
         lambda: store.delete(name, 1), lambda: store.prune(name, 1),
         lambda: store.promote(name, "digest", 1), lambda: store.rollback(name, "digest"),
-        lambda: store.move(name, None), lambda: store.set_target(name, "a", None), lambda: publish(store, name, tiny),
+        lambda: store.set_target(name, "a", None), lambda: publish(store, name, tiny),
         lambda: store.remove(name), lambda: store.was_there(name), lambda: store.repair(name),
     ]  # fmt: skip
     for call in calls:

@@ -21,9 +21,9 @@ READ = {
     "POST /v1/rerank", "POST /v2/rerank", "POST /score", "POST /v1/score", "POST /v1/embeddings", "GET /v1/models",
     "GET /v1/models/{model}", "POST /tokenize", "GET /info", "GET /calibrate",
     "GET /calibrate/{job_id}", "GET /calibrate/{job_id}/events", "GET /domains", "GET /domains/{domain}",
-    "GET /domains/{domain}/versions/{version}", "GET /domains/{domain}/threshold", "GET /domains/{domain}/migration",
+    "GET /domains/{domain}/versions/{version}", "GET /domains/{domain}/threshold",
     "GET /domains/{domain}/thresholds",
-    "GET /domains/{domain}/migration/threshold", "GET /v2",
+    "GET /v2",
     "GET /v2/models/{model}", "GET /v2/models/{model}/ready", "POST /v2/models/{model}/infer",
     "GET /v2/models/{model}/versions/{version}", "GET /v2/models/{model}/versions/{version}/ready",
     "POST /v2/models/{model}/versions/{version}/infer", "GET /matches", "POST /matches", "POST /matches/check",
@@ -36,7 +36,6 @@ CALIBRATE = {
 ADMIN = {
     "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",
     "DELETE /domains/{domain}", "PUT /domains/{domain}/thresholds/{name}", "DELETE /domains/{domain}/thresholds/{name}",
-    "POST /domains/{domain}/migration", "DELETE /domains/{domain}/migration",
     "GET /domains/{domain}/export", "GET /domains/{domain}/history", "POST /domains/import",
 }  # fmt: skip
 NEEDS = {

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from isosim.export.brought import register
-from tests.processes import Serve, Server, command, free_port, wait_until
+from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
 
 DIM = 24
@@ -298,13 +298,6 @@ def test_an_idempotency_key_knows_its_body_in_whatever_pieces_it_arrives(serve: 
         jobs.add(answer.json()["job"])
     assert len(jobs) == 1
     assert server.client.post("/calibrate", content=other, headers=headers, params={"domain": "d"}).status_code == 409
-
-
-def test_a_domain_cannot_move_between_texts_and_vectors(store: Path, registered: Path) -> None:
-    shutil.copytree(registered / "encoders", store / "encoders", dirs_exist_ok=True)
-    done = command("serve", model_store=store, encoder="tiny", next_encoder="ours", port=free_port())
-    assert done.returncode == 1
-    assert "one takes texts and the other vectors" in done.stderr + done.stdout
 
 
 def test_an_exported_encoder_scores_vectors_too(tiny_server: Server) -> None:

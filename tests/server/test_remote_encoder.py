@@ -196,14 +196,3 @@ def test_a_server_starts_while_its_encoder_is_away_and_is_ready_when_it_has_answ
         process.kill()
     said = [json.loads(line) for line in log.read_text().splitlines() if "gives no vectors" in line]
     assert len([line for line in said if "request_id" not in line]) == 1  # once, beside the requests that failed for it
-
-
-def test_a_next_encoder_that_is_away_takes_nothing_from_the_servers_own(
-    serve: Serve, far: Path, tiny_store: Path
-) -> None:
-    encoders = EncoderStore.at(far)
-    encoders.readdress(encoders.find("far"), Endpoint(f"http://127.0.0.1:{free_port()}/v1", "m"))
-    shutil.copytree(tiny_store / "encoders", far / "encoders", dirs_exist_ok=True)
-    server = serve(model_store=far, encoder="tiny", next_encoder="far")  # it waits for readiness
-    assert server.client.post("/similarity", json={"pairs": pairs(2)}).status_code == 200
-    assert 'isosim_remote_up{encoder="far"} 0.0' in server.client.get("/metrics").text

@@ -81,17 +81,16 @@ class Api(Registry):
 
     def __init__(self, blobs: Distant, told: Connection) -> None:
         self.told, store = told, DomainStore(blobs)
-        source = StoredCalibrations(store)
-        source.calibrators[ENCODER.digest] = ENCODER  # `identity` has no weights to bind
-        super().__init__(source, ENCODER.digest, calls=StoreCalls(4))
+        source = StoredCalibrations(store, ENCODER.digest, ENCODER)  # `identity` has no weights to bind
+        super().__init__(source, calls=StoreCalls(4))
         self.service: Any = SimpleNamespace(
-            encoders=SimpleNamespace(registry=self), champions=Champions(store), jobs=JobStore(blobs),
+            registry=self, champions=Champions(store), jobs=JobStore(blobs),
             results=MatchStore(blobs, 86_400.0), domains_listed=0, champions_current=0.0,
             metrics=SimpleNamespace(observe_jobs=lambda _: None, observe_job_end=lambda _: None),
         )  # fmt: skip
 
-    def _serve(self, encoder: str, calibration: Calibration) -> None:
-        super()._serve(encoder, calibration)
+    def _serve(self, calibration: Calibration) -> None:
+        super()._serve(calibration)
         self.told.send(((calibration.domain, calibration.version), time.monotonic()))
 
     async def run(self) -> None:

@@ -13,15 +13,15 @@ router = APIRouter(tags=["operations"])
 
 def check_alive(service: Service) -> None:
     """Raises NotReady if the encoder's thread is dead or hangs, which only a restart cures."""
-    if not service.encoders.alive:
+    if not service.encoder.embedder.batcher.alive:
         raise NotReady("the encoder's thread has died or hangs")
 
 
 def check_ready(service: Service) -> None:
     """Raises NotReady while the server cannot answer."""
     check_alive(service)
-    if service.encoders.fault is not None:
-        raise NotReady(service.encoders.fault)
+    if service.encoder.fault is not None:
+        raise NotReady(service.encoder.fault)
     if not service.ready:
         raise NotReady("the server is starting or stopping")
 
@@ -39,7 +39,7 @@ async def livez(service: ServiceDep) -> dict[str, str]:
 async def readyz(service: ServiceDep) -> dict[str, str]:
     """Succeeds once the encoder is loaded, until the server begins to drain or stop."""
     check_ready(service)
-    return {"status": "ready", "encoder": service.encoders.first.digest}
+    return {"status": "ready", "encoder": service.encoder.digest}
 
 
 @router.head("/metrics", dependencies=[PROBE], include_in_schema=False)

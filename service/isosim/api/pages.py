@@ -84,7 +84,7 @@ async def docs_page(request: Request) -> Response:
 @router.get("/console/server.json")
 async def console_facts(service: ServiceDep) -> dict[str, Any]:
     """Facts about this server that the console needs. This route needs no key."""
-    settings, encoder = service.settings, service.encoders.first.artifact
+    settings, encoder = service.settings, service.encoder.artifact
     return {
         "version": __version__,
         "encoder": {"id": encoder.id, "digest": encoder.digest, "dim": encoder.spec.dim},

@@ -59,7 +59,7 @@ class Policy:
         if self.body == "files":
             return 2 * settings.max_calibration_bytes + SMALL_BODY  # the form around two files
         if self.body == "file":
-            brought = any(one.artifact.kind == "vectors" for one in service.encoders.all)
+            brought = service.encoder.artifact.kind == "vectors"
             return settings.max_vector_bytes if brought else settings.max_calibration_bytes
         return settings.max_body_bytes if self.body == "json" else min(SMALL_BODY, settings.max_body_bytes)
 

@@ -46,9 +46,11 @@ def texts_of_keys(service: Service) -> Values:
 
 
 def remote_encoders(state: str) -> Callable[[Service], Values]:
-    return lambda service: [
-        ([one.remote.id], float(one.remote.state == state)) for one in service.encoders.all if one.remote is not None
-    ]
+    def read(service: Service) -> Values:
+        remote = service.encoder.remote
+        return [] if remote is None else [([remote.id], float(remote.state == state))]
+
+    return read
 
 
 def lines_dropped(_: Service) -> float:
@@ -61,22 +63,23 @@ def champions_age(service: Service) -> float | None:
 
 
 def champions(service: Service) -> Values:
-    found = itertools.islice(service.encoders.registry.champions().items(), MAX_DOMAINS)
+    found = itertools.islice(service.registry.champions().items(), MAX_DOMAINS)
     return [([name, str(one.version), one.method], 1.0) for name, one in found]
 
 
 READINGS = (
     Reading("isosim_requests_in_flight", "Requests in progress", attrgetter("observer.under_way")),
-    Reading("isosim_queued_texts", "Texts admitted and not yet answered", attrgetter("encoders.queued")),
+    Reading("isosim_queued_texts", "Texts admitted and not yet answered",
+            attrgetter("encoder.embedder.batcher.queued")),
     Reading("isosim_expected_wait_seconds", "Seconds that encoding the waiting texts is expected to take",
-            attrgetter("encoders.expected_wait")),
+            attrgetter("encoder.embedder.batcher.expected_wait")),
     Reading("isosim_memory_cache_bytes", "Bytes held by the in-memory cache",
-            lambda service: service.encoders.first.embedder.cache.size),
+            lambda service: service.encoder.embedder.cache.size),
     Reading("isosim_resident_calibration_bytes", "Bytes of the calibrations in memory",
-            attrgetter("encoders.registry.size")),
+            attrgetter("registry.size")),
     Reading("isosim_resident_calibration_limit_bytes",
             "Maximum bytes of calibrations kept in memory: as configured, or derived from the container's limit",
-            attrgetter("encoders.registry.resident_bytes")),
+            attrgetter("registry.resident_bytes")),
     Reading("isosim_servable_domains",
             "Domains with a version in the model store, as last listed; absent before the first listing",
             attrgetter("domains_listed")),
@@ -85,7 +88,7 @@ READINGS = (
     Reading("isosim_domain_champion_info", "1 for the version that serves a domain, while it is in memory", champions,
             ("domain", "version", "method")),
     Reading("isosim_calibration_load_failures_total", "Failed attempts to load a champion",
-            attrgetter("encoders.registry.failures")),
+            attrgetter("registry.failures")),
     Reading("isosim_api_keys", "API keys in force", attrgetter("keys.count")),
     Reading("isosim_api_keys_file_valid", "0 while the key file is invalid; the last valid keys stay in force",
             attrgetter("keys.valid")),
@@ -132,7 +135,7 @@ class Readings(Collector):
     def collect(self) -> Iterator[Family]:
         for reading in READINGS:
             yield reading.families(self.service)
-        measured = {} if self.service is None else self.service.drift.all(self.service.encoders.registry.champions())
+        measured = {} if self.service is None else self.service.drift.all(self.service.registry.champions())
         for field, (name, text) in DRIFT.items():
             family = GaugeMetricFamily(name, text, labels=("domain",))
             for domain, drift in measured.items():

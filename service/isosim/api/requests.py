@@ -16,7 +16,7 @@ from isosim.api.policy import SCORING
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import MOST_UNKNOWN, parse_json, too_many
-from isosim.domains.encoders import LoadedEncoder
+from isosim.encoders.loaded import LoadedEncoder
 from isosim.errors import NotFound
 from isosim.jobs.job import Job
 from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, Calibration, DomainRef
@@ -93,7 +93,7 @@ async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> tuple
     """
     ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
     trace.grant.check_domain(ref.name)
-    registry, limited = service.encoders.registry, trace.grant.rate is not None
+    registry, limited = service.registry, trace.grant.rate is not None
     calibration = registry.in_memory(ref)
     if calibration is None:
         # It is read from the store, which is charged as one text, so that unknown names are not free. The charge is
@@ -104,9 +104,7 @@ async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> tuple
         calibration = await registry.resolve(ref)
         if limited:
             await service.limits.owe(trace.grant, -1)
-    encoder = service.encoders.find(calibration.encoder)
-    assert encoder is not None  # noqa: S101 - the registry serves only encoders that were added
-    return calibration, encoder
+    return calibration, service.encoder
 
 
 async def permitted_domain(

@@ -15,9 +15,10 @@ from isosim.access.key_file import Keys
 from isosim.access.limits import Limits
 from isosim.api.trace import Observer
 from isosim.domains.champions import Champions
-from isosim.domains.encoders import Encoders
+from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache
+from isosim.encoders.loaded import LoadedEncoder
 from isosim.errors import Overloaded, ShareUsed
 from isosim.jobs.job import Job
 from isosim.jobs.matches import MatchStore
@@ -112,7 +113,8 @@ class Service:
     metrics: Metrics
     keys: Keys
     limits: Limits
-    encoders: Encoders
+    encoder: LoadedEncoder
+    registry: Registry
     domains: DomainStore
     champions: Champions
     jobs: JobStore
@@ -156,7 +158,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether load balancers should send requests to this server."""
-        return self.phase is Phase.SERVING and self.encoders.fault is None
+        return self.phase is Phase.SERVING and self.encoder.fault is None
 
     @property
     def taking_work(self) -> bool:

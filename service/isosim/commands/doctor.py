@@ -176,9 +176,8 @@ def store(settings: Settings) -> Iterator[Finding]:
     else:
         yield Finding("ok", "store", f"{blobs.address}: read and written, and conditional writes work")
     encoders: list[EncoderArtifact] = []
-    for name in filter(None, (settings.encoder, settings.next_encoder)):
-        remedy = f"isosim export --encoder {name}, or give the folder or hub id that it comes from"
-        yield from tried("encoder", partial(encoder, settings, name, encoders), remedy)
+    remedy = f"isosim export --encoder {settings.encoder}, or give the folder or hub id that it comes from"
+    yield from tried("encoder", partial(encoder, settings, settings.encoder, encoders), remedy)
     domains = DomainStore(blobs)
     names = sorted({DEFAULT, *domains.names()})
     found = domains.read_each(names, lambda name: [*tried("domain", partial(domain, domains, encoders, name),

@@ -29,7 +29,6 @@ class Standing:
     """What listings say about a domain."""
 
     stamp: str  # of the record that was read (`Blobs.stamp`)
-    move: str | None = None  # digest of the encoder to which the domain has moved
     champions: dict[str, Champion] = field(default_factory=dict)  # by digest
     damaged: bool = False
 
@@ -38,12 +37,7 @@ class Standing:
         served = ((digest, one.champion) for digest, one in domain.aliases.items())
         versions = {digest: domain.versions[number] for digest, number in served if number in domain.versions}
         champions = {digest: Champion(version.number, version.created) for digest, version in versions.items()}
-        return cls(stamp, None if domain.move is None else domain.move.new, champions)
-
-    def champion(self, encoder: str) -> tuple[str, Champion | None]:
-        """Digest of the encoder that answers on a server whose own is `encoder`, and the domain's champion for it."""
-        digest = self.move or encoder
-        return digest, self.champions.get(digest)
+        return cls(stamp, champions)
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,6 @@ MOST_TARGETS = 50  # saved thresholds of a domain
 
 
 @dataclass(frozen=True)
-class Migration:
-    """A domain's move to another encoder: `new` answers its requests in place of `old`.
-
-    `old` and `new` are digests, `old_id` and `new_id` the encoders' ids for display. `since` is the time of the move,
-    ISO 8601 in UTC.
-    """
-
-    old: str
-    old_id: str
-    new: str
-    new_id: str
-    since: str
-
-
-@dataclass(frozen=True)
 class Origin:
     """Where an imported version was made: its name and number there, and the release that wrote the archive."""
 
@@ -77,7 +62,6 @@ class Domain:
     aliases: Annotated[dict[str, EncoderAliases], FIRST_FAULT] = field(default_factory=dict)  # by encoder digest
     # name -> facts of a `Target`
     thresholds: Annotated[dict[str, dict[str, Any]], FIRST_FAULT] = field(default_factory=dict)
-    move: Migration | None = None  # to another encoder
     next: int = 1  # number of the next version; numbers are never used again
     epoch: int = 0  # how often the domain was deleted
     revision: int = 0  # counts changes
@@ -101,10 +85,6 @@ class Domain:
     def served(self, encoder: str) -> EncoderAliases:
         """Champion and previous version for an encoder."""
         return self.aliases.get(encoder, EncoderAliases())
-
-    def home(self, encoder: str) -> str:
-        """Digest of the encoder that answers the domain's requests on a server whose own encoder is `encoder`."""
-        return encoder if self.move is None else self.move.new
 
     def check(self, name: str) -> None:
         """Raises UnknownDomain if the domain has no version, unless it is `default`, which always exists."""
@@ -238,8 +218,3 @@ def differences(before: Domain, after: Domain) -> Iterator[tuple[str, str | None
         target, wanted = before.thresholds.get(name), after.thresholds.get(name)
         if target != wanted:
             yield "threshold_deleted" if wanted is None else "threshold_saved", name, target, wanted
-    if before.move != after.move:
-        if after.move is not None:
-            yield "moved", None, after.move.old_id, after.move.new_id
-        elif before.move is not None:
-            yield "moved_back", None, before.move.new_id, before.move.old_id

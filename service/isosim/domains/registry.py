@@ -34,11 +34,11 @@ RETRY = 8  # an attempt to load a champion that could not be loaded is made in e
 
 
 class StoredCalibrations:
-    """The domains of a store, for a `Registry`. `calibrators`: one for each encoder of this process, by digest."""
+    """The domains of a store, for a `Registry`. `encoder` is the digest of the server's encoder, `calibrator` runs its
+    calibrations."""
 
-    def __init__(self, store: DomainStore) -> None:
-        self.store, self.watch = store, store.watch()
-        self.calibrators: dict[str, OnnxCalibrator] = {}
+    def __init__(self, store: DomainStore, encoder: str, calibrator: OnnxCalibrator) -> None:
+        self.store, self.watch, self.encoder, self.calibrator = store, store.watch(), encoder, calibrator
 
     def read(self, name: str) -> Domain:
         return self.store.read(name)
@@ -48,15 +48,13 @@ class StoredCalibrations:
 
     def load(self, name: str, version: Version) -> Calibration:
         """Loads a version, ready to score. Raises NotFound, EncoderMismatch or CorruptArtifact."""
-        calibrator = self.calibrators.get(version.encoder)
-        if calibrator is None:
-            here = " and ".join(digest[:12] for digest in self.calibrators)
+        if version.encoder != self.encoder:
             raise EncoderMismatch(
                 f"encoder_mismatch: version {version.number} of {name!r} was made for encoder {version.encoder_id} "
-                f"({version.encoder[:12]}); this server runs {here}"
+                f"({version.encoder[:12]}); this server runs {self.encoder[:12]}"
             )
         stored = self.store.load(name, version)
-        transform = None if stored.weights is None else calibrator.bind(stored.weights)
+        transform = None if stored.weights is None else self.calibrator.bind(stored.weights)
         size = stored.size + OVERHEAD
         return Calibration(
             name, version.number, version.method, version.encoder, transform, stored.model, version.levels, size
@@ -69,8 +67,7 @@ class Resident:
 
     record: Domain
     versions: set[int] = field(default_factory=set)  # those that are loaded
-    # Digest -> the champion that answers. It is older than the record's if that cannot be loaded.
-    serving: dict[str, Calibration] = field(default_factory=dict)
+    serving: Calibration | None = None  # the champion that answers; older than the record's if that cannot be loaded
     retry: int = 0  # while a new champion cannot be loaded: refreshes until the next attempt; else 0
 
 
@@ -84,98 +81,71 @@ class Registry:
 
     A calibration is loaded at the first request for it. A champion is replaced in one assignment, after its successor
     has loaded completely. When all calibrations take more than `resident_bytes`, the least recently used ones are
-    evicted, except champions of `default`. A request that already uses an evicted calibration goes on with it. A
+    evicted, except the champion of `default`. A request that already uses an evicted calibration goes on with it. A
     refresh reads only resident domains, and of these only what has changed.
 
-    own: digest of the server's own encoder. Calibrations of further encoders are served after `add`.
     calls: threads that read the store for requests; the registry uses at most LOADERS of them.
     """
 
-    def __init__(
-        self,
-        source: StoredCalibrations,
-        own: str,
-        *,
-        resident_bytes: int = 2**30,
-        calls: StoreCalls,
-    ) -> None:
-        self.source, self.own, self.resident_bytes = source, own, resident_bytes
+    def __init__(self, source: StoredCalibrations, *, resident_bytes: int = 2**30, calls: StoreCalls) -> None:
+        self.source, self.encoder, self.resident_bytes = source, source.encoder, resident_bytes
         self.size = 0  # bytes of all loaded calibrations
         self.failures = 0  # failed attempts to load a champion
         self.away = False  # whether the store could not be looked at in the last refresh
         self.damaged: set[Key] = set()  # versions whose files were damaged at the last load
-        self._builtin: dict[str, Calibration] = {}  # digest -> version 0 of `default`: the identity without reference
+        self._builtin = Calibration(DEFAULT, 0, "identity", self.encoder)  # the identity without reference
         self._domains = {DEFAULT: Resident(Domain())}
         self._loaded: OrderedDict[Key, Calibration] = OrderedDict()  # by last use, the latest at the end
-        self._loading: dict[tuple[DomainRef, str | None], asyncio.Task[Calibration]] = {}
-        self._due: set[str] = set()  # domains to be read again at the next refresh
+        self._loading: dict[DomainRef, asyncio.Task[Calibration]] = {}
+        self._due = {DEFAULT}  # domains to be read again at the next refresh
         self._refreshing = asyncio.Lock()
         self._call = Turns(calls, LOADERS)
-        self.add(own)
-
-    def add(self, encoder: str) -> None:
-        """Serves calibrations of this encoder too; the next refresh loads its champion of `default`."""
-        self._builtin[encoder] = Calibration(DEFAULT, 0, "identity", encoder)
-        self._due.add(DEFAULT)
-
-    def _champion(self, name: str) -> Calibration | None:
-        resident = self._domains.get(name)
-        return None if resident is None else resident.serving.get(resident.record.home(self.own))
 
     def is_champion(self, calibration: Calibration) -> bool:
         """Whether a calibration is the stored champion that answers for its domain."""
-        return calibration.version > 0 and self._champion(calibration.domain) is calibration
+        resident = self._domains.get(calibration.domain)
+        return calibration.version > 0 and resident is not None and resident.serving is calibration
 
     def champions(self) -> dict[str, Calibration]:
         """The stored champions that answer for the domains in memory, by domain."""
-        found = {name: self._champion(name) for name in list(self._domains)}
+        found = {name: resident.serving for name, resident in list(self._domains.items())}
         return {name: one for name, one in found.items() if one is not None and one.version}
-
-    @property
-    def homes(self) -> set[str]:
-        """Digests of the encoders that answer for the domains in memory."""
-        return {resident.record.home(self.own) for resident in self._domains.values()}
 
     @property
     def behind(self) -> bool:
         """Whether a changed champion could not be loaded; the previous version keeps serving."""
         return any(resident.retry for resident in self._domains.values())
 
-    async def resolve(self, ref: DomainRef, encoder: str | None = None) -> Calibration:
+    async def resolve(self, ref: DomainRef) -> Calibration:
         """The calibration that a reference names now.
 
         A request calls this once and keeps the result, because a reference may soon name another version.
 
-        Args:
-            encoder: digest of the encoder whose champion or previous version is wanted; default: the encoder that
-                answers for the domain. A numbered version names its encoder itself.
-
         Raises:
             NotFound: no such domain, version or alias.
-            EncoderMismatch: the domain or version belongs to an encoder that this process does not run.
+            EncoderMismatch: the version belongs to another encoder, or the domain has no champion for this one.
             CorruptArtifact: the domain's record or the version's files are damaged.
         """
-        found = self.in_memory(ref, encoder)
-        return await self._once(ref, encoder) if found is None else found
+        found = self.in_memory(ref)
+        return await self._once(ref) if found is None else found
 
-    def in_memory(self, ref: DomainRef, encoder: str | None = None) -> Calibration | None:
+    def in_memory(self, ref: DomainRef) -> Calibration | None:
         """The calibration that `resolve` returns, if it is in memory; it is then the most recently used one."""
-        found = self._look_up(ref, encoder)
+        found = self._look_up(ref)
         if found is not None and found.version:
             self._loaded.move_to_end((found.domain, found.version))
         return found
 
-    def _look_up(self, ref: DomainRef, encoder: str | None) -> Calibration | None:
+    def _look_up(self, ref: DomainRef) -> Calibration | None:
         resident = self._domains.get(ref.name)
         if resident is None:
             return None
-        if isinstance(ref.version, int):
-            builtin = (ref.name, ref.version) == (DEFAULT, 0)
-            return self._builtin[self.own] if builtin else self._loaded.get((ref.name, ref.version))
-        encoder = encoder or resident.record.home(self.own)
         if ref.version == "champion":
-            return resident.serving.get(encoder)
-        return self._loaded.get((ref.name, resident.record.served(encoder).previous or 0))
+            return resident.serving
+        if (ref.name, ref.version) == (DEFAULT, 0):
+            return self._builtin
+        number = ref.version if isinstance(ref.version, int) else resident.record.served(self.encoder).previous
+        return self._loaded.get((ref.name, number or 0))
 
     async def target(self, domain: str, name: str) -> Target:
         """The target that is saved for a domain under this name.
@@ -198,21 +168,20 @@ class Registry:
             raise unknown_threshold(domain, name)
         return record.targets[name]
 
-    async def _once(self, ref: DomainRef, encoder: str | None) -> Calibration:
+    async def _once(self, ref: DomainRef) -> Calibration:
         """Concurrent requests for a calibration share one load. If one of them is cancelled, the load goes on."""
-        task = self._loading.get((ref, encoder))
+        task = self._loading.get(ref)
         if task is None:
-            task = asyncio.create_task(self._find(ref, encoder), name=f"load-{ref.name}@{ref.version}")
-            self._loading[ref, encoder] = task
-            task.add_done_callback(lambda done: self._ended((ref, encoder), done))
+            task = self._loading[ref] = asyncio.create_task(self._find(ref), name=f"load-{ref.name}@{ref.version}")
+            task.add_done_callback(lambda done: self._ended(ref, done))
         return await asyncio.shield(task)
 
-    def _ended(self, key: tuple[DomainRef, str | None], task: asyncio.Task[Calibration]) -> None:
-        del self._loading[key]
+    def _ended(self, ref: DomainRef, task: asyncio.Task[Calibration]) -> None:
+        del self._loading[ref]
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved; asyncio would otherwise log it
 
-    async def _find(self, ref: DomainRef, encoder: str | None) -> Calibration:
+    async def _find(self, ref: DomainRef) -> Calibration:
         """Reads the domain's record, then loads the version that a reference names, unless it is in memory."""
         name = ref.name
         try:
@@ -223,24 +192,19 @@ class Registry:
             raise
         if self.away and not record.versions:  # its volume is lost; no domain was deleted
             raise Unavailable("the model store cannot be read")
-        if isinstance(ref.version, int):
-            return await self._pinned(name, record, ref.version)
-        encoder = encoder or record.home(self.own)
-        if encoder not in self._builtin:
-            raise moved_away(name, record)
         if ref.version == "champion":
-            return await self._serving(name, record, encoder)
-        previous = record.served(encoder).previous
-        if previous is None:
+            return await self._serving(name, record)
+        number = ref.version if isinstance(ref.version, int) else record.served(self.encoder).previous
+        if number is None:
             record.check(name)
             raise NotFound(f"domain {name!r} has no previous version; leave out @previous to use the champion")
-        return await self._pinned(name, record, previous)
+        return await self._pinned(name, record, number)
 
-    async def _serving(self, name: str, record: Domain, encoder: str) -> Calibration:
-        champion = record.served(encoder).champion
+    async def _serving(self, name: str, record: Domain) -> Calibration:
+        champion = record.served(self.encoder).champion
         if champion is None:
             if name == DEFAULT:
-                return self._builtin[encoder]
+                return self._builtin
             if record.versions:
                 raise EncoderMismatch(
                     f"encoder_mismatch: no version of domain {name!r} is promoted for this server's encoder; promote "
@@ -252,18 +216,18 @@ class Registry:
         except NotFound as error:
             now = await self._call(self.source.read, name)
             if now.revision != record.revision:  # the domain was deleted meanwhile, or has another champion
-                return await self._serving(name, now, encoder)
+                return await self._serving(name, now)
             self._report(name, error)
             # No 404, because the request did not name this version.
             raise CorruptArtifact(f"the champion of {name!r} is missing ({error}); promote another") from error
         except (IsosimError, OSError) as error:
             self._report(name, error)
             raise
-        current = self._resident(name, record).serving.get(encoder)  # set if a refresh has loaded a champion meanwhile
-        if current is None:
-            self._serve(encoder, calibration)
-            return calibration
-        return current
+        resident = self._resident(name, record)
+        if resident.serving is not None:  # a refresh has loaded a champion meanwhile
+            return resident.serving
+        self._serve(calibration)
+        return calibration
 
     async def _pinned(self, name: str, record: Domain, number: int) -> Calibration:
         calibration = await self._load(name, record, number)
@@ -319,14 +283,13 @@ class Registry:
             resident.record = record
         return resident
 
-    def _serve(self, encoder: str, calibration: Calibration) -> None:
+    def _serve(self, calibration: Calibration) -> None:
         name, resident = calibration.domain, self._domains[calibration.domain]
-        before = resident.serving.get(encoder)
-        resident.serving[encoder] = calibration
+        before, resident.serving = resident.serving, calibration
         if calibration.version:
             resident.versions.add(calibration.version)  # so that the domain stays when the former champion goes
         if before is not None and before.version != calibration.version:
-            facts = {"domain": name, "from": before.version, "to": calibration.version, "encoder": encoder[:12]}
+            facts = {"domain": name, "from": before.version, "to": calibration.version}
             log.info("another version answers", extra={"facts": facts})
             self._release((name, before.version))  # before `_keep`, so that no other calibration has to go
         if calibration.version:
@@ -340,10 +303,9 @@ class Registry:
             self._loaded[key] = calibration
         self._loaded.move_to_end(key)
         self._domains[key[0]].versions.add(key[1])
-        kept = {one.version for one in self._domains[DEFAULT].serving.values()}
+        kept = self._domains[DEFAULT].serving
         while self.size > self.resident_bytes:
-            candidates = self._loaded.values()
-            oldest = next((one for one in candidates if one.domain != DEFAULT or one.version not in kept), None)
+            oldest = next((one for one in self._loaded.values() if one is not kept), None)
             if oldest is None:
                 break
             self._release((oldest.domain, oldest.version))
@@ -357,10 +319,8 @@ class Registry:
         name, number = key
         resident = self._domains[name]
         resident.versions.discard(number)
-        if resident.serving.get(calibration.encoder) is calibration:
-            del resident.serving[calibration.encoder]  # the next request for it reads the store
-            if not resident.serving:
-                resident.retry = 0
+        if resident.serving is calibration:
+            resident.serving, resident.retry = None, 0  # the next request for it reads the store
         if not resident.versions and name != DEFAULT:
             del self._domains[name]
 
@@ -413,38 +373,29 @@ class Registry:
         resident.retry = RETRY
 
     async def _take_over(self, name: str) -> None:
-        """Applies a domain's changes. Raises an error if a champion cannot be loaded."""
+        """Applies a domain's changes. Raises an error if its champion cannot be loaded."""
         resident = self._domains.get(name)
         before = None if resident is None else resident.record
         record = await asyncio.to_thread(self.source.read, name)
         if name not in self._domains:
             return
-        record = self._know(name, record, before).record  # before champions are loaded, because loading may fail
-        failures: list[Exception] = []
-        for encoder in list(self._builtin):
-            try:
-                await self._replace(name, record, encoder)
-            except (IsosimError, OSError) as error:  # the champions of other encoders must not wait for this one
-                failures.append(error)
-        resident = self._domains.get(name)
-        if resident is not None:
-            serving = {one.version for one in resident.serving.values()}
-            for number in resident.versions - set(resident.record.versions) - serving:
-                self._release((name, number))
-        if failures:
-            raise failures[0]
+        record = self._know(name, record, before).record  # before the champion is loaded, because loading may fail
+        try:
+            await self._replace(name, record)
+        finally:
+            if (resident := self._domains.get(name)) is not None:
+                serving = set() if resident.serving is None else {resident.serving.version}
+                for number in resident.versions - set(resident.record.versions) - serving:
+                    self._release((name, number))
         if resident is not None:
             resident.retry = 0
 
-    async def _replace(self, name: str, record: Domain, encoder: str) -> None:
-        """Replaces an encoder's champion in memory if the record names another."""
-        resident, champion = self._domains.get(name), record.served(encoder).champion
-        if resident is None:  # evicted meanwhile
-            return
-        current = resident.serving.get(encoder)
+    async def _replace(self, name: str, record: Domain) -> None:
+        """Replaces the champion in memory if the record names another."""
+        current, champion = self._domains[name].serving, record.served(self.encoder).champion
         if champion is None:
             if name == DEFAULT:
-                self._serve(encoder, self._builtin[encoder])
+                self._serve(self._builtin)
             elif current is not None:
                 self._release((name, current.version))
         elif (current is None and name == DEFAULT) or (current is not None and current.version != champion):
@@ -452,20 +403,20 @@ class Registry:
             resident = self._domains.get(name)
             # Not used if the old champion left memory during the load, or if a newer record names another champion;
             # the next refresh reads that record.
-            if resident is None or resident.record.served(encoder).champion != champion:
+            if resident is None or resident.record.served(self.encoder).champion != champion:
                 return
-            if name == DEFAULT or encoder in resident.serving:
-                self._serve(encoder, loaded)
+            if name == DEFAULT or resident.serving is not None:
+                self._serve(loaded)
 
+    async def follow(self, domain: str) -> None:
+        """Applies a change that was just stored.
 
-def moved_away(name: str, record: Domain) -> EncoderMismatch:
-    """The error for a domain that has moved to an encoder that this process does not run. The old encoder is not used
-    instead, because its scores would differ from those of the other servers."""
-    to = "another encoder" if record.move is None else f"encoder {record.move.new_id} ({record.move.new[:12]})"
-    return EncoderMismatch(
-        f"encoder_mismatch: domain {name!r} has moved to {to}, which this server does not run (name it in "
-        f"ISOSIM_NEXT_ENCODER or ISOSIM_ENCODER); versions of the old encoder remain available by number ({name}@1)"
-    )
+        A failure is only logged, because the next check of the store (`store_watch.py`) applies the change.
+        """
+        try:
+            await self.refresh(domain)
+        except Exception:  # answering the request with an error would suggest that nothing was changed
+            log.exception("a change was made, but the model store could not be read after it")
 
 
 def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, *, gpu: bool) -> Calibration:
@@ -474,7 +425,7 @@ def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, 
     Raises:
         NotFound, EncoderMismatch, CorruptArtifact: as for `Registry.resolve`.
     """
-    source = StoredCalibrations(DomainStore(opened(store)))
-    source.calibrators[artifact.digest] = OnnxCalibrator(artifact.calibrator, gpu=gpu)
+    calibrator = OnnxCalibrator(artifact.calibrator, gpu=gpu)
+    source = StoredCalibrations(DomainStore(opened(store)), artifact.digest, calibrator)
     with closing(StoreCalls(1)) as calls:
-        return asyncio.run(Registry(source, artifact.digest, calls=calls).resolve(domain))
+        return asyncio.run(Registry(source, calls=calls).resolve(domain))

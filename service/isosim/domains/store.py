@@ -37,7 +37,7 @@ from safetensors import SafetensorError
 
 from isosim.arrays import Weights
 from isosim.domains.changes import ChangeLog, ChangeWatch
-from isosim.domains.domain import NAME, Domain, EncoderAliases, Migration, Version, differences
+from isosim.domains.domain import NAME, Domain, EncoderAliases, Version, differences
 from isosim.domains.history import BLOCK, RECENT, Block, Entry, author
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput
 from isosim.scoring.advice import Target
@@ -375,10 +375,6 @@ class DomainStore:
     def rollback(self, name: str, encoder: str, *, revision: int | None = None) -> Domain:
         """Swaps champion and previous version; with `revision`, safe to repeat. Raises Conflict."""
         return self.change(name, lambda domain: domain.rolled_back(name, encoder, revision), revision=revision)
-
-    def move(self, name: str, to: Migration | None, *, revision: int | None = None) -> Domain:
-        """Moves a domain to another encoder, or back if `to` is None. Raises Conflict."""
-        return self.change(name, lambda domain: replace(domain, move=to), revision=revision)
 
     def set_target(self, name: str, saved: str, target: Target | None, *, revision: int | None = None) -> Domain:
         """Saves a target under a name, or deletes it if `target` is None. Safe to repeat.

@@ -117,7 +117,6 @@ def plan_execution(
     threads: int,
     max_batch_tokens: int,
     max_wait: float,
-    exclusive: bool,
 ) -> Execution:
     """The plan for an encoder in this process. Settings that are 0 get the defaults for the device.
 
@@ -126,7 +125,7 @@ def plan_execution(
     """
     gpu = engine == "cuda"
     runs = runs or (1 if gpu else min(cores, MOST_RUNS))
-    exclusive = exclusive and not gpu and runs > 1
+    exclusive = not gpu and runs > 1  # a batch that runs alone may use all cores
     plan = BatchingPlan(
         runs=runs,
         ahead=1 if gpu else 0,

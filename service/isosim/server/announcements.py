@@ -41,12 +41,6 @@ def starting(
     say("starting", process(settings, store_id) | facts | asdict(execution.plan))
 
 
-def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
-    """Logs the next encoder. The server runs both encoders while domains migrate to the next one."""
-    facts: dict[str, object] = {"encoder": encoder.id, "encoder_digest": encoder.digest}
-    say("next encoder", facts | {"precision": encoder.spec.precision, "runs": execution.plan.runs})
-
-
 def worker_starting(settings: Settings, store_id: str | None) -> None:
     say("worker starting", process(settings, store_id) | {"threads": settings.threads or 1})
 

@@ -11,7 +11,7 @@ from isosim import __version__
 from isosim.api import operations, pages
 from isosim.api.calibration import calibrate, files
 from isosim.api.compatible import inference_protocol, openai, rerank, tei
-from isosim.api.domains import archive, domains, migration, thresholds
+from isosim.api.domains import archive, domains, thresholds
 from isosim.api.matches import check, posting, results
 from isosim.api.middleware import Envelope, cors
 from isosim.api.scoring import similarity
@@ -60,7 +60,6 @@ def create_app(settings: Settings) -> FastAPI:
         domains.router,
         thresholds.router,
         archive.router,
-        migration.router,
         rerank.router,
         tei.tokens,
         openai.scoring,

@@ -24,7 +24,6 @@ from isosim.api.readings import registry_of
 from isosim.api.state import Listings, Phase, Service
 from isosim.api.trace import Observer
 from isosim.domains.champions import Champions
-from isosim.domains.encoders import Encoders
 from isosim.domains.history import Author
 from isosim.domains.registry import Registry, StoredCalibrations
 from isosim.domains.store import DomainStore
@@ -42,7 +41,7 @@ from isosim.observability.metrics import Metrics
 from isosim.observability.traces import tracing
 from isosim.redis_connection import end, refuse_wrong_role
 from isosim.scoring.drift import DriftMonitor
-from isosim.server.encoders import EncoderParts, EncoderPlan, plans
+from isosim.server.encoders import EncoderPlan, load, plan, seed
 from isosim.server.guard import KEEP_ALIVE, Guard
 from isosim.server.local_worker import LocalWorker, can_calibrate
 from isosim.server.store_watch import watch
@@ -78,7 +77,8 @@ async def build(settings: Settings, run: RunJob | None = None) -> AsyncIterator[
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         calls = stack.enter_context(store_calls())
         metrics = Metrics()
-        first, following = await plans(settings)
+        planned = await asyncio.to_thread(plan, settings)
+        artifact = planned.artifact
         blobs = opened(settings.model_store)
         domain_store, jobs = DomainStore(blobs), JobStore(blobs)
         url = settings.redis_address
@@ -94,31 +94,28 @@ async def build(settings: Settings, run: RunJob | None = None) -> AsyncIterator[
         limits = Limits(None if settings.api_keys_file is None else url, timeout=settings.redis_timeout)
         await stack.enter_async_context(limits)
         drift = DriftMonitor()
-        calibrations = StoredCalibrations(domain_store)
-        resident = room_for_calibrations(settings, first, following)
-        registry = Registry(
-            calibrations,
-            first.artifact.digest,
-            resident_bytes=resident,
-            calls=calls,
-        )
-        encoders, vectors = Encoders(registry), VectorCache(settings.memory_cache_bytes, shared)
-        parts = EncoderParts(settings, metrics, calibrations, encoders, vectors, late=run is not None)
-        for planned in filter(None, (first, following)):
-            await parts.open(planned, stack)
+        if settings.seed_store is not None and run is None:
+            await asyncio.to_thread(seed, domain_store, settings.seed_store, artifact)
+        vectors = VectorCache(settings.memory_cache_bytes, shared)
+        encoder = await load(settings, planned, metrics, vectors, stack, late=run is not None)
+        source = StoredCalibrations(domain_store, encoder.digest, encoder.calibrator)
+        registry = Registry(source, resident_bytes=room_for_calibrations(settings, planned), calls=calls)
+        if run is None:
+            await registry.refresh()  # loads `default` only; other domains load at their first request
         if shared is not None:  # only now: opening an encoder delays answers beyond what a lookup may take
             stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
         worker = None
         if settings.local_worker and run is None:
             waiting = bool(await asyncio.to_thread(jobs.index))
-            worker = LocalWorker(settings, encoders.set_cpu_contended, jobs=waiting)
+            worker = LocalWorker(settings, encoder.set_cpu_contended, jobs=waiting)
             await stack.enter_async_context(worker)
         service = Service(
             settings=settings,
             metrics=metrics,
             keys=keys,
             limits=limits,
-            encoders=encoders,
+            encoder=encoder,
+            registry=registry,
             domains=domain_store,
             champions=Champions(domain_store),
             jobs=jobs,
@@ -134,7 +131,6 @@ async def build(settings: Settings, run: RunJob | None = None) -> AsyncIterator[
             loop=asyncio.get_running_loop(),
         )
         await stack.enter_async_context(scraped(service))
-        artifact = first.artifact
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         if run is None:
             watcher = asyncio.create_task(watch(service), name="store-watch")
@@ -181,13 +177,12 @@ def store_calls() -> Iterator[StoreCalls]:
         yield calls
 
 
-def room_for_calibrations(settings: Settings, first: EncoderPlan, following: EncoderPlan | None) -> int:
-    """Bytes of memory that the loaded calibrations of both encoders together may take."""
-    weights = sum(planned.held for planned in (first, following) if planned is not None)
+def room_for_calibrations(settings: Settings, planned: EncoderPlan) -> int:
+    """Bytes of memory that the loaded calibrations together may take."""
     return settings.resident_bytes or plan_resident(
         memory_limit(),
-        settings.memory_cache_bytes + weights,
-        gpu=first.engine == "cuda",
+        settings.memory_cache_bytes + planned.held,
+        gpu=planned.engine == "cuda",
         jobs=settings.local_worker and can_calibrate(),
     )
 

@@ -25,8 +25,8 @@ from isosim.settings import Settings
 UNLIMITED = {
     "api_keys_file": None, "allow_anonymous": True, "cors_origins": (), "max_wait": math.inf,
     "request_timeout": math.inf, "max_pairs": 2**31, "max_body_bytes": 2**31, "max_calibration_bytes": 2**40,
-    "max_calibration_sentences": 2**31, "max_queued_jobs": 2**31, "local_worker": True, "next_encoder": None,
-    "redis_url": None, "metrics_port": None,
+    "max_calibration_sentences": 2**31, "max_queued_jobs": 2**31, "local_worker": True, "redis_url": None,
+    "metrics_port": None,
 }  # fmt: skip
 
 

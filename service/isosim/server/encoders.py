@@ -1,4 +1,4 @@
-"""Loads a server's encoder, and the next encoder if domains move to one. Each has its own embedder."""
+"""Loads a server's encoder."""
 
 import asyncio
 import logging
@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isosim.domains.encoders import Encoders, LoadedEncoder
-from isosim.domains.registry import StoredCalibrations
 from isosim.domains.seeding import seed_default
 from isosim.domains.store import DomainStore
 from isosim.encoders import probe
 from isosim.encoders.brought import NoEncoder
 from isosim.encoders.device import Execution, plan_execution, plan_remote, usable_cores
 from isosim.encoders.engines import LateEncoder, LocalEncoder, choose_engine
+from isosim.encoders.loaded import LoadedEncoder
 from isosim.encoders.remote import RemoteEncoder
 from isosim.encoders.spec import EncoderSpec, Engine
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.vector_cache import VectorCache
-from isosim.errors import IsosimError, Unavailable
+from isosim.errors import IsosimError
 from isosim.server import announcements
 from isosim.settings import Settings
 from isosim.store.blobs import opened
@@ -55,117 +54,88 @@ class EncoderPlan:
         return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
 
 
-def plan(settings: Settings, name: str, *, exclusive: bool) -> EncoderPlan:
+def plan(settings: Settings) -> EncoderPlan:
     """Finds the encoder in the store and decides how to run it.
 
-    Args:
-        exclusive: whether a batch that runs alone may use all cores. This needs a second copy of the weights.
-
     Raises:
-        Unavailable: the store has no such encoder, or the engine cannot run it.
+        Unavailable: there is no model store, it has no such encoder, or the engine cannot run it.
     """
-    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(name)
+    store_id = identify(opened(settings.model_store))
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
     given: dict[str, Any] = {name: getattr(settings, name) for name in ("runs", "max_batch_tokens", "max_wait")}
+    engine: Engine = "onnxruntime"
     if artifact.kind != "onnx":
-        remote = plan_remote(hung_after=HUNG * settings.request_timeout, **given)
-        return EncoderPlan(artifact, "onnxruntime", remote)
-    engine = choose_engine(settings.engine, artifact)
-    execution = plan_execution(engine, usable_cores(), threads=settings.threads, exclusive=exclusive, **given)
+        execution = plan_remote(hung_after=HUNG * settings.request_timeout, **given)
+    else:
+        engine = choose_engine(settings.engine, artifact)
+        execution = plan_execution(engine, usable_cores(), threads=settings.threads, **given)
+    announcements.starting(settings, store_id, artifact, engine, execution)
     return EncoderPlan(artifact, engine, execution)
 
 
-async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
-    """The server's encoder, and the next encoder if the settings name one.
+async def load(
+    settings: Settings,
+    planned: EncoderPlan,
+    metrics: "Metrics",
+    cache: VectorCache,
+    stack: AsyncExitStack,
+    *,
+    late: bool,
+) -> LoadedEncoder:
+    """Loads an encoder and warms it up. Then checks that it still computes the vector that its export stored.
+
+    Args:
+        stack: closes the encoder.
+        late: the graph opens for its first batch, without warm-up and check.
 
     Raises:
-        Unavailable: there is no model store, both encoders are the same, one takes texts and the other takes vectors,
-            or `plan` raises this.
+        CorruptArtifact: the encoder computes a different vector.
     """
-    store_id = await asyncio.to_thread(identify, opened(settings.model_store))
-    first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=True)
-    announcements.starting(settings, store_id, first.artifact, first.engine, first.execution)
-    if settings.next_encoder is None:
-        return first, None
-    following = await asyncio.to_thread(plan, settings, settings.next_encoder, exclusive=False)
-    if following.artifact.digest == first.artifact.digest:
-        raise Unavailable("ISOSIM_NEXT_ENCODER names the same encoder as ISOSIM_ENCODER; unset it or name another one")
-    kinds = [one.artifact.kind == "vectors" for one in (first, following)]
-    if kinds[0] != kinds[1]:
-        raise Unavailable(
-            f"ISOSIM_NEXT_ENCODER: no domain can move between {first.artifact.id} and {following.artifact.id}: "
-            "one takes texts and the other vectors; run a server for each"
-        )
-    announcements.following(following.artifact, following.execution)
-    return first, following
-
-
-@dataclass
-class EncoderParts:
-    """Opens encoders that share the cache, metrics and the model store. The exit stack closes them."""
-
-    settings: Settings
-    metrics: "Metrics"
-    calibrations: StoredCalibrations
-    encoders: Encoders
-    cache: VectorCache  # of all encoders; its keys include the encoder
-    late: bool = False  # whether a graph opens for its first batch, without warm-up and check
-
-    async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> LoadedEncoder:
-        """Loads an encoder, adds it to `encoders` and warms it up. Then checks that it still computes the vector that
-        its export stored.
-
-        Raises:
-            CorruptArtifact: the encoder computes a different vector.
-        """
-        artifact, metrics = planned.artifact, self.metrics
-        if self.settings.seed_store is not None and not self.late:
-            await asyncio.to_thread(self.seed_default, self.settings.seed_store, artifact)
-        # A second copy of the weights would take a command longer to load than it saves.
-        execution = replace(planned.execution, threads_alone=0) if self.late else planned.execution
-        loaded = await asyncio.to_thread(
-            LoadedEncoder.load,
-            artifact,
-            planned.engine,
-            execution,
-            late=self.late,
-            gpu_memory=self.settings.gpu_memory_bytes,
-            remote={
-                "seconds": min(WITHIN * self.settings.request_timeout, MOST_REMOTE),
-                "on_request": metrics.observe_remote,
-            },
-            cache=self.cache,
-            on_batch=metrics.observe_batch,
-        )
-        stack.enter_context(loaded.embedder)
-        self.calibrations.calibrators[loaded.digest] = loaded.calibrator
-        self.encoders.add(loaded)
-        graph = loaded.graph
-        if isinstance(graph, RemoteEncoder):
-            stack.callback(graph.close)
-        if self.late:
-            return loaded
-        await self.encoders.registry.refresh()  # loads `default` only; other domains load at their first request
-        if isinstance(graph, RemoteEncoder):  # this server is not ready until the encoder answers
-            await look_at(graph)
-            stack.callback(asyncio.create_task(watch_remote(graph), name=f"watch-{graph.id}").cancel)
-        if isinstance(graph, RemoteEncoder | NoEncoder | LateEncoder):
-            return loaded
-        await warm_up(graph, artifact.spec, GPU_WARM_LENGTHS if planned.engine == "cuda" else WARM_LENGTHS)
-        off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)
-        if off is None:
-            log.warning(
-                "encoder %s cannot be checked, because its export stored no vector to check against; export it again",
-                artifact.id,
-            )
+    artifact = planned.artifact
+    # A second copy of the weights would take a command longer to load than it saves.
+    execution = replace(planned.execution, threads_alone=0) if late else planned.execution
+    loaded = await asyncio.to_thread(
+        LoadedEncoder.load,
+        artifact,
+        planned.engine,
+        execution,
+        late=late,
+        gpu_memory=settings.gpu_memory_bytes,
+        remote={
+            "seconds": min(WITHIN * settings.request_timeout, MOST_REMOTE),
+            "on_request": metrics.observe_remote,
+        },
+        cache=cache,
+        on_batch=metrics.observe_batch,
+    )
+    stack.enter_context(loaded.embedder)
+    graph = loaded.graph
+    if isinstance(graph, RemoteEncoder):
+        stack.callback(graph.close)
+    if late:
         return loaded
+    if isinstance(graph, RemoteEncoder):  # this server is not ready until the encoder answers
+        await look_at(graph)
+        stack.callback(asyncio.create_task(watch_remote(graph), name=f"watch-{graph.id}").cancel)
+    if isinstance(graph, RemoteEncoder | NoEncoder | LateEncoder):
+        return loaded
+    await warm_up(graph, artifact.spec, GPU_WARM_LENGTHS if planned.engine == "cuda" else WARM_LENGTHS)
+    off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)
+    if off is None:
+        log.warning(
+            "encoder %s cannot be checked, because its export stored no vector to check against; export it again",
+            artifact.id,
+        )
+    return loaded
 
-    def seed_default(self, seed: Path, artifact: EncoderArtifact) -> None:
-        """Publishes the encoder's default calibration of the second store, if `default` has no champion. The server
-        also starts if that fails, for example on a read-only volume."""
-        try:
-            seed_default(self.calibrations.store, DomainStore(opened(seed)), artifact.digest)
-        except (IsosimError, OSError) as error:
-            log.warning("the default calibration of %s cannot be put into the store: %s", artifact.id, error)
+
+def seed(domains: DomainStore, seed_store: Path, artifact: EncoderArtifact) -> None:
+    """Publishes the encoder's default calibration of the second store, if `default` has no champion. The server also
+    starts if that fails, for example on a read-only volume."""
+    try:
+        seed_default(domains, DomainStore(opened(seed_store)), artifact.digest)
+    except (IsosimError, OSError) as error:
+        log.warning("the default calibration of %s cannot be put into the store: %s", artifact.id, error)
 
 
 async def watch_remote(remote: RemoteEncoder) -> None:

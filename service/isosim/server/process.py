@@ -145,7 +145,7 @@ class Server(uvicorn.Server):
         if self._drained_at is not None and time.monotonic() >= self._drained_at:
             self._drained_at = None
             self.handle_exit(signal.SIGTERM, None)
-        if self.service is not None and not self.service.encoders.alive:
+        if self.service is not None and not self.service.encoder.embedder.batcher.alive:
             log.critical("the encoder's thread has died or hangs; the process exits, so that it can be restarted")
             self._enter(Phase.STOPPING)
             self.failed = self.should_exit = True

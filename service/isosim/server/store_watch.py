@@ -30,7 +30,7 @@ async def watch(service: Service) -> None:
 
 
 async def watch_champions(service: Service) -> None:
-    """Polls for new champions and migrations. Logs once when the store cannot be read, and once when it is read again.
+    """Polls for new champions. Logs once when the store cannot be read, and once when it is read again.
 
     `champions_current` stays behind while the store cannot be read, while a read hangs, and while a promoted champion
     cannot be loaded.
@@ -40,7 +40,7 @@ async def watch_champions(service: Service) -> None:
     while True:
         began = time.monotonic()
         try:
-            await service.encoders.registry.refresh()
+            await service.registry.refresh()
         # An unreachable volume or a damaged file must not end the loop, because a later pass may succeed. Until
         # then, the loaded versions serve requests.
         except Exception:
@@ -51,7 +51,7 @@ async def watch_champions(service: Service) -> None:
             if away:
                 log.warning("the model store is read again")
             away = False
-            if not service.encoders.registry.behind:
+            if not service.registry.behind:
                 # The start of the read, because the read may miss a promotion that is made meanwhile.
                 service.champions_current = began
         await asyncio.sleep(POLL_SECONDS)

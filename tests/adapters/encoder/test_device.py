@@ -105,7 +105,7 @@ def test_a_small_container_keeps_some_calibrations_and_without_a_limit_there_is_
 
 def plan(engine: Engine, cores: int, **given: int) -> Execution:
     wanted = {"runs": 0, "threads": 0, "max_batch_tokens": 0} | given
-    return plan_execution(engine, cores, **wanted, max_wait=1.0, exclusive=True)
+    return plan_execution(engine, cores, **wanted, max_wait=1.0)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5, 8, 16, 64])

@@ -126,14 +126,12 @@ def test_stored_versions_are_served_by_their_own_encoder_alone(
     for made in (weights(), None):
         publish(domains, "news", tiny, weights=made)
     record = domains.read("news")
-    mine = StoredCalibrations(domains)
-    mine.calibrators[tiny.digest] = calibrator
+    mine = StoredCalibrations(domains, tiny.digest, calibrator)
     x = np.ones((1, 32), np.float32)
     flow, identity = (mine.load("news", record.versions[number]) for number in (1, 2))
     np.testing.assert_array_equal(flow.latents(x), calibrator.bind(weights())(x))
     assert (flow.encoder, identity.transform) == (tiny.digest, None)
-    theirs = StoredCalibrations(domains)
-    theirs.calibrators["theirs"] = calibrator
+    theirs = StoredCalibrations(domains, "theirs", calibrator)
     with pytest.raises(EncoderMismatch, match=r"made for encoder tiny.*this server runs theirs"):
         theirs.load("news", record.versions[1])
     domains.remove("news")

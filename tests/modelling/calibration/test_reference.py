@@ -23,7 +23,6 @@ from isosim.jobs.job import JobRequest
 from isosim.jobs.posted import Posted
 from isosim.scoring.advice import Target, advise, rounded
 from isosim.scoring.calibration import DomainModel
-from isosim.scoring.equating import USUAL_RATES, equate, table
 from isosim.scoring.false_hits import FalseHitTable
 from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import normalized
@@ -366,14 +365,6 @@ def test_a_tie_too_rare_for_the_quantiles_is_counted_from_ten_pairs_on(equal: in
 def test_a_scale_that_knows_its_ties_is_judged_better_than_one_that_lost_them() -> None:
     x, others = texts_with(0.2), pairs_of(texts_with(0.2, seed=1))
     assert off_by(reference_of(x), others) < 0.1 < off_by(without_ties(x), others)
-
-
-def test_a_threshold_is_carried_over_only_to_a_rate_that_the_new_scale_has() -> None:
-    plain, mails = reference_of(texts_with(), intervals=True), reference_of(texts_with(0.2), intervals=True)
-    assert [one.fmr for one in table(plain, mails)] == pytest.approx([0.1, 0.05])
-    assert len(table(plain, plain)) == len(USUAL_RATES)
-    with pytest.raises(InvalidInput, match="which no threshold of the new version reaches"):
-        equate(plain, mails, plain.threshold(0.001))
 
 
 def test_groups_of_equal_vectors_are_found_whatever_lies_between_them() -> None:

@@ -29,7 +29,6 @@ from isosim.api.policy import is_json, needs
 from isosim.api.requests import JobDep, JobId, TraceDep, json_response, parsed
 from isosim.api.state import Phase, Service, ServiceDep
 from isosim.api.trace import Trace
-from isosim.domains.encoders import LoadedEncoder
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import (
     EncoderMismatch,
@@ -112,7 +111,11 @@ async def calibrate(
     async with spooling() as spool:
         options = await options_of(request, service, CalibrateOptions, CALIBRATE_REQUEST)
         check_domain(options.domain, trace)
-        artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
+        artifact = service.encoder.artifact
+        if options.encoder not in (None, artifact.digest):
+            raise EncoderMismatch(
+                f"encoder: this server does not run {options.encoder}; it runs {artifact.id} ({artifact.digest})"
+            )
         check_takes(artifact, "json" if isinstance(options, CalibrateRequest) else reading.kind)
         if isinstance(options, CalibrateRequest):
             facts = await service.large_json(take_json, service, spool, options)
@@ -318,28 +321,6 @@ def check_domain(domain: str, trace: Trace) -> None:
     if DomainRef.parse(domain) != DomainRef(domain):
         raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; send the name without a version")
     trace.grant.check_domain(domain)
-
-
-async def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder:
-    """The encoder to calibrate for. `encoder` is `answering` (the encoder that answers the domain's requests now),
-    `next` (the server's next encoder), or the digest of one of these two encoders.
-
-    Raises:
-        EncoderMismatch: neither encoder has this digest, or this server does not run the domain's encoder.
-        Conflict: `encoder` is `next`, but the server has no next encoder.
-    """
-    if encoder == "next":
-        return service.encoders.require_next()
-    record = await service.store(service.domains.read, domain)
-    answering = service.encoders.active(domain, record)
-    if encoder in ("answering", answering.digest):
-        return answering
-    if service.encoders.next is not None and encoder == service.encoders.next.digest:
-        return service.encoders.next
-    raise EncoderMismatch(
-        f"encoder: this server does not run {encoder}; for domain {domain!r} it runs {answering.artifact.id} "
-        f"({answering.digest})"
-    )
 
 
 async def accept(

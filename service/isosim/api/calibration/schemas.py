@@ -9,7 +9,6 @@ from isosim.api.bodies import FIRST_FAULT, Count, Number, Own, Seed, Sentences, 
 from isosim.jobs.job import LABEL_KINDS, METHODS, PROMOTIONS
 from isosim_client import Job
 
-ENCODER_PATTERN = "^(answering|next|[0-9a-f]{64})$"
 Method = Literal[METHODS]  # type: ignore[valid-type]
 Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
 LabelKind = Annotated[
@@ -34,12 +33,10 @@ class CalibrateOptions(Own):
         "saved threshold unreachable is not promoted",
     )
     seed: Seed = 0
-    encoder: str = Field(
-        default="answering",
-        pattern=ENCODER_PATTERN,
-        description="encoder to calibrate for: `answering`, which the domain's requests use now; `next`, to which the "
-        "domain moves (ISOSIM_NEXT_ENCODER); or the digest of the encoder that made the posted vectors (409 if this "
-        "server does not run it)",
+    encoder: str | None = Field(
+        default=None,
+        pattern="^[0-9a-f]{64}$",
+        description="digest of the encoder that made the posted vectors; 409 if this server does not run it",
     )
     kind: LabelKind = "matches"
 

@@ -8,7 +8,7 @@ from isosim.api.scoring.request import ScoringRequest
 from isosim.api.state import Service
 from isosim.api.trace import Trace
 from isosim.domains.champions import Champion, Standing
-from isosim.domains.encoders import LoadedEncoder
+from isosim.encoders.loaded import LoadedEncoder
 from isosim.errors import Action, InvalidInput, NotFound, UnknownModel
 from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.scoring.distances import Space
@@ -62,12 +62,11 @@ def served(service: Service, grant: Grant) -> list[Served]:
     there = service.champions.read()
     found = [one for name in there if name != DEFAULT and (one := of(service, name, there[name])) is not None]
     default = of(service, DEFAULT, there.get(DEFAULT, Standing("")))
-    every = (default or Served(DEFAULT, service.encoders.first, None), *found)
+    every = (default or Served(DEFAULT, service.encoder, None), *found)
     return [one for one in every if grant.may_use(one.domain)]
 
 
 def of(service: Service, domain: str, standing: Standing) -> Served | None:
-    """None if the domain has no champion for the encoder that answers for it, or this server does not run that."""
-    digest, champion = standing.champion(service.encoders.first.digest)
-    encoder = service.encoders.find(digest)
-    return None if encoder is None or champion is None else Served(domain, encoder, champion)
+    """None if the domain has no champion for this server's encoder."""
+    champion = standing.champions.get(service.encoder.digest)
+    return None if champion is None else Served(domain, service.encoder, champion)

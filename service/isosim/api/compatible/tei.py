@@ -33,7 +33,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) 
     If `prompt_name` is sent, the prompt is put before each text, and positions count from the prompt's first character.
     """
     texts = listed(body.inputs, "inputs", service)
-    prompt = named_prompt(body.prompt_name, service.encoders.first.artifact) or ""
+    prompt = named_prompt(body.prompt_name, service.encoder.artifact) or ""
     name_ignored(trace, body)
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
@@ -45,14 +45,14 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) 
 
 
 def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
-    pieces_of_texts = service.encoders.first.tokenizer.pieces(texts, special=special)
+    pieces_of_texts = service.encoder.tokenizer.pieces(texts, special=special)
     return json_response([[piece._asdict() for piece in pieces] for pieces in pieces_of_texts])
 
 
 @router.get("/info", dependencies=[needs("read", timed=True)])
 async def info(service: ServiceDep) -> Info:
     """The encoder that this server runs, and the server's limits."""
-    first = service.encoders.first
+    first = service.encoder
     spec, plan = first.artifact.spec, first.embedder.batcher.plan
     return Info(
         model_id=first.artifact.id,

@@ -1,1 +1,1 @@
-"""`/domains`: versions, champions, thresholds, labels, and moves to another encoder."""
+"""`/domains`: versions, champions, thresholds and labels."""

@@ -36,8 +36,7 @@ async def export_domain(
     """A domain's versions and saved thresholds as one tar file, for a backup or another server."""
     ref = DomainRef.parse(domain)
     trace.grant.check_domain(ref.name)
-    digest = service.encoders.home(await service.store(service.domains.read, ref.name)).digest
-    wanted = await service.store(selected, service.domains, domain, digest)
+    wanted = await service.store(selected, service.domains, domain, service.encoder.digest)
     async with AsyncExitStack() as stack:
         out = await stack.enter_async_context(temporary(service, trace.grant))
         with one_of_few(service, trace.grant):

@@ -53,14 +53,14 @@ LABELS = 'lines of {"a": "…", "b": "…", "label": 1}, with `weight` if any; v
 
 
 def summary(service: Service, domain: str, version: Version) -> VersionSummary:
-    damaged = (domain, version.number) in service.encoders.registry.damaged
+    damaged = (domain, version.number) in service.registry.damaged
     return VersionSummary(
         version=version.number,
         method=version.method,
         encoder=version.encoder,
         created=version.created,
         sentences=version.sentences,
-        servable=service.encoders.find(version.encoder) is not None and not damaged,
+        servable=version.encoder == service.encoder.digest and not damaged,
         damaged=damaged,
     )
 
@@ -76,7 +76,7 @@ def state(service: Service, domain: str) -> DomainState:
 
 
 def state_of(service: Service, domain: str, record: Domain) -> DomainState:
-    served = record.served(service.encoders.home(record).digest)
+    served = record.served(service.encoder.digest)
     builtin = 0 if domain == DEFAULT else None
     return DomainState(
         domain=domain,
@@ -97,7 +97,7 @@ def drift_of(service: Service, domain: str) -> Drift | None:
 async def state_after(service: Service, domain: str, record: Domain) -> Response:
     """A domain's state after a change. The store is not read again: if this failed, the client would get an error
     although the change was made."""
-    await service.encoders.follow(domain)
+    await service.registry.follow(domain)
     return json_response(state_of(service, domain, record))
 
 
@@ -261,12 +261,12 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
 @router.post("/{domain}/rollback", response_model=DomainState, dependencies=ADMIN)
 async def rollback(domain: DomainName, service: ServiceDep, trace: TraceDep, body: Switch | None = None) -> Response:
     """Makes the previous version the champion; the former champion becomes the previous version. Changes only the
-    champion for the encoder that the domain uses now. The body may be left out. With `revision`, the request can be
+    champion for this server's encoder. The body may be left out. With `revision`, the request can be
     retried safely; without it, a second request undoes the first."""
     record = await service.store(service.domains.read, domain)
     record.check(domain)
     body = body or Switch(without=[])
-    digest = service.encoders.active(domain, record).digest
+    digest = service.encoder.digest
     if record.rolled_back(domain, digest, body.revision) is record:
         return await state_after(service, domain, record)  # a retry: an earlier request made this change
     record.check_revision(domain, body.revision)
@@ -284,7 +284,7 @@ async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
     Version numbers are never reused, even if the domain is calibrated again. `default` cannot be deleted.
     """
     await service.store(remove_domain, service.domains, service.jobs, domain)
-    await service.encoders.follow(domain)
+    await service.registry.follow(domain)
     return Response(status_code=204)
 
 
@@ -297,5 +297,5 @@ async def delete_version(
 ) -> Response:
     """Deletes a version for good; its number is never reused. With `revision`, the request can be retried safely."""
     await service.store(service.domains.delete, domain, version, revision=revision)
-    await service.encoders.follow(domain)
+    await service.registry.follow(domain)
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""Bodies and answers about domains: versions, drift, thresholds, and moves to another encoder."""
+"""Bodies and answers about domains: versions, drift, and thresholds."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,11 +19,11 @@ class HistoryEntry(BaseModel):
     revision: int = Field(description="the domain's revision after the change")
     what: Literal[
         "version_published", "version_deleted", "promoted", "rolled_back", "threshold_saved", "threshold_deleted",
-        "moved", "moved_back", "domain_deleted", "repaired",
+        "domain_deleted", "repaired",
     ]  # fmt: skip
     subject: str | None = Field(description="id of the encoder, or name of the saved threshold")
-    from_: Any = Field(alias="from", description="version number, target or encoder id before the change, if any")
-    to: Any = Field(description="version number, target or encoder id after the change, if any")
+    from_: Any = Field(alias="from", description="version number or target before the change, if any")
+    to: Any = Field(description="version number or target after the change, if any")
     by: str = Field(description="id of the API key, or `command`")
     request: str | None = Field(description="x-request-id of the request that made the change")
     job: str | None = Field(description="the calibration job that made the change")
@@ -147,43 +147,3 @@ class ChampionRequest(Switch):
     model_config = example({"version": 2, "revision": 3})
 
     version: Count
-
-
-class MigrationSide(BaseModel):
-    encoder: str = Field(description="digest of the encoder")
-    id: str
-    version: int | None = Field(description="the domain's champion for this encoder")
-
-
-class EquatedThreshold(BaseModel):
-    """A threshold of the old version, and the new version's threshold with an equal false-match rate."""
-
-    similarity: float = Field(description="threshold of the old version")
-    fmr: float
-    equivalent: float = Field(description="threshold of the new version")
-    interval: list[float] = Field(min_length=2, max_length=2, description="95 % interval of `equivalent`")
-    extrapolated: bool = Field(
-        description="true if `equivalent` is extrapolated, because one of the versions has too few random pairs: fmr "
-        "or 1 - fmr is below 10 divided by their number (with 10,000 pairs: below 0.001)"
-    )
-
-
-class MigrationThreshold(EquatedThreshold):
-    domain: str
-    old: MigrationSide
-    new: MigrationSide
-    space: Literal["calibrated", "raw"]
-
-
-class MigrationState(BaseModel):
-    """The encoders between which a domain moves."""
-
-    domain: str
-    moved: bool = Field(description="whether the new encoder answers the domain's requests")
-    since: str | None = Field(description="time of the move; null while the old encoder answers")
-    old: MigrationSide
-    new: MigrationSide
-    thresholds: list[EquatedThreshold] | None = Field(
-        description="thresholds of both versions at the usual false-match rates; null if this server cannot load both "
-        "versions, or if one of them has no reference distribution"
-    )

@@ -74,7 +74,7 @@ async def put_threshold(
     target = body.target
     calibration, _ = await resolve(service, trace, domain)
     record = await service.store(service.domains.set_target, domain, name, target, revision=body.revision)
-    await service.encoders.follow(domain)
+    await service.registry.follow(domain)
     notice, revision = decision_threshold(calibration, target).notice, record.revision
     return json_response(SavedTarget(domain=domain, name=name, target=target.facts, revision=revision, notice=notice))
 
@@ -88,5 +88,5 @@ async def delete_threshold(
 ) -> Response:
     """Deletes a saved target. With `revision`, the request can be retried safely."""
     await service.store(service.domains.set_target, domain, name, None, revision=revision)
-    await service.encoders.follow(domain)
+    await service.registry.follow(domain)
     return Response(status_code=204)

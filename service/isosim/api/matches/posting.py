@@ -23,7 +23,6 @@ from isosim.api.calibration.calibrate import (
     options_of,
     sent_away,
     spooling,
-    target_encoder,
 )
 from isosim.api.calibration.files import (
     FILE,
@@ -277,7 +276,7 @@ async def scale_of(
     else:
         if scale == "new":
             trace.grant.check_scope("calibrate")
-        artifact = (await target_encoder(service, ref.name, "answering")).artifact
+        artifact = service.encoder.artifact
     if artifact.kind == "vectors":
         raise InvalidInput(f"encoder {artifact.id} computes no vectors, and a match needs those of its texts")
     return scale, ref.name, artifact, base

@@ -12,9 +12,9 @@ from isosim.api.requests import resolve
 from isosim.api.state import Service
 from isosim.api.trace import Trace
 from isosim.arrays import Doubles, Vectors
-from isosim.domains.encoders import LoadedEncoder
 from isosim.encoders.brought import refuse_texts
 from isosim.encoders.embedding import Embeddings
+from isosim.encoders.loaded import LoadedEncoder
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.texts import Side
 from isosim.errors import EmptyInput, EncoderMismatch, InvalidInput
@@ -192,7 +192,7 @@ class ScoringRequest:
         self.service.metrics.observe_scored(made, spent)
         # Drift is measured for the current champion only. The version may be another: the request may have named it,
         # or the champion may have changed since scoring began.
-        if scores is not None and self.service.encoders.registry.is_champion(self.calibration):
+        if scores is not None and self.service.registry.is_champion(self.calibration):
             self.service.drift.observe(self.calibration, scores)
 
     @property

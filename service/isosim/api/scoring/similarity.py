@@ -90,7 +90,7 @@ async def saved_threshold(request: ScoringRequest, name: str | None) -> Decision
     """
     if name is None:
         return None
-    target = await request.service.encoders.registry.target(request.calibration.domain, name)
+    target = await request.service.registry.target(request.calibration.domain, name)
     return decision_threshold(request.calibration, target)
 
 
