@@ -80,7 +80,7 @@ LABELS, ROLLBACK, PLAIN = "/domains/default/labels", "/domains/default/rollback"
         ("/percentile", (b"a=b", FORM), 415, "UnsupportedMedia", "'multipart/form-data' (curl -F sends it) is a form"),
         ("/percentile", (b"a=b", URLENCODED), 415, "UnsupportedMedia", "(curl -d alone sends it) is a form"),
         *((path, (b"--x", kind), 415, "UnsupportedMedia", f"application/octet-stream' '…{path}'")
-          for kind in (FORM, URLENCODED) for path in ("/calibrate?domain=d", "/inspect", "/domains/import")),
+          for kind in (FORM, URLENCODED) for path in ("/calibrate?domain=d", "/inspect")),
         ("GET /domains/nowhere/versions/1", {}, 404, "NotFound", "no domain 'nowhere'; GET /domains lists the domains"),
         ("GET /domains/nowhere@1/threshold?fmr=0.01", {}, 404, "NotFound", "no domain 'nowhere'"),
         ("GET /calibrate/x", {}, 404, "NotFound", ""),

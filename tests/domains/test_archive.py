@@ -24,7 +24,7 @@ from isosim.domains.archive import CONTENTS, EncodersOfStore, Imported, export_d
 from isosim.domains.domain import EncoderAliases
 from isosim.domains.store import REPORT, WEIGHTS, DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.errors import Conflict, CorruptArtifact, EncoderMismatch, InvalidInput, IsosimError, NotFound, TooLarge
+from isosim.errors import CorruptArtifact, EncoderMismatch, InvalidInput, IsosimError, NotFound, TooLarge
 from isosim.scoring.advice import Target
 from isosim.scoring.calibration import DomainModel
 from isosim.store.blobs import Blobs
@@ -115,8 +115,6 @@ def test_a_store_that_was_lost_is_restored_by_one_import(
     for number, version in before.versions.items():
         own = after.versions[number]
         assert (own.files, own.created, own.method) == (version.files, version.created, version.method)
-        assert own.origin is not None
-        assert (own.origin.domain, own.origin.version) == ("news", number)
         target.load("news", number)  # verifies
     again = take(content, target, promote=True)
     assert [(one.version, one.there) for one in again.versions] == [(2, True), (3, True)]
@@ -282,10 +280,6 @@ def typed(kind: bytes, size: int = 0) -> Change:
     return lambda members: header.tobuf(tarfile.GNU_FORMAT) + packed(members)
 
 
-def forbid(domain: str) -> None:
-    raise IsosimError(f"{domain} is not yours")
-
-
 class Pipe(io.BytesIO):
     def seekable(self) -> bool:
         return False
@@ -298,15 +292,12 @@ class Refused(NamedTuple):
     options: Mapping[str, Any] = {}  # of the import
 
 
-ORIGIN = {"domain": "../x", "version": 1, "release": "", "imported": "2026-01-01T00:00:00+00:00"}
 REFUSED = {
     "empty": Refused(lambda _: b"", "not an archive"),
     "cut off": Refused(lambda m: packed(m)[: len(packed(m)) // 2], "not an archive|cut off"),
     "cut off in the first file": Refused(lambda m: packed(m)[:512], "ends within"),
     "two archives joined": Refused(lambda m: packed(m) * 2, "after the end"),
     "a pipe": Refused(packed, "save it into a file first", options={"kind": Pipe}),
-    "not permitted": Refused(packed, "mine is not yours", IsosimError, {"rename": "mine", "permit": forbid}),
-    "stopped": Refused(packed, "was stopped", Conflict, {"proceed": lambda: False}),
     "another encoder": Refused(edited({}, encoder_id="other"), "news@2 was .* other .* has: .*tiny", EncoderMismatch),
     "another digest": Refused(edited({}, encoder="0" * 64), "which this store does not have", EncoderMismatch),
     "contents missing": Refused(edited({CONTENTS: None}), "has to come first"),
@@ -336,7 +327,6 @@ REFUSED = {
     "no method": Refused(edited({}, method=None), "does not describe a domain"),
     "levels that do not fit": Refused(edited({}, levels=[3]), "cannot be used: levels of"),
     "no date": Refused(edited({}, created="yesterday"), "created is 'yesterday', not a date"),
-    "an origin of a path": Refused(edited({}, origin=ORIGIN), "must have an origin"),
     "a report that is a list": Refused(sealed({REPORT: b"[]"}), "not a JSON object"),
     "compressed": Refused(sealed({REFERENCE: npz(np.savez_compressed, levels=np.zeros(10**7))}), "is compressed"),
     "a terabyte in a header": Refused(sealed({REFERENCE: zipped((1 << 37,), bytes(8), 1)}), "not an array of numbers"),

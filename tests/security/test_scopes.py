@@ -36,7 +36,7 @@ CALIBRATE = {
 ADMIN = {
     "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",
     "DELETE /domains/{domain}", "PUT /domains/{domain}/thresholds/{name}", "DELETE /domains/{domain}/thresholds/{name}",
-    "GET /domains/{domain}/export", "GET /domains/{domain}/history", "POST /domains/import",
+    "GET /domains/{domain}/history",
 }  # fmt: skip
 NEEDS = {
     **dict.fromkeys(OPEN, None), **dict.fromkeys(READ, "read"), **dict.fromkeys(CALIBRATE, "calibrate"),

@@ -379,7 +379,6 @@ class Version(VersionSummary):
     """A version's provenance and report."""
 
     domain: str
-    origin: dict[str, Any] | None = None
     """where an imported version was made: domain, version, release, and when it was imported"""
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each file, by name"""

@@ -169,7 +169,7 @@ def methods_of(request: Request) -> set[str]:
     """Methods that the request's path allows: those of all routes with the path template that fits best.
 
     Starlette itself names only the methods of the first matching route. Several templates may match a path:
-    `/domains/{domain}` also matches `/domains/import`. The template with the most characters outside its parameters
+    `/matches/{job_id}` also matches `/matches/check`. The template with the most characters outside its parameters
     fits best.
     """
     fitting = [

@@ -42,7 +42,7 @@ DOMAINS_A_TEXT = 10
 JOB_READERS = 8  # reads of jobs' records at a time; a quarter of the calls of the store (threads.py)
 # Maximum number of open event streams per process; each reads its job's record several times a second.
 MAX_EVENT_STREAMS = 256
-# Maximum number of files and archives that a process reads or writes at the same time, because each of them may keep a
+# Maximum number of files that a process reads at the same time, because each of them may keep a
 # core busy. At most one may be a workbook or Parquet file.
 MOST_READERS = 4
 MOST_FILES = 24  # each has at most ISOSIM_MAX_CALIBRATION_BYTES, and what is read of it at most twice as many
@@ -134,7 +134,7 @@ class Service:
     champions_current: float | None = None  # time.monotonic() at which all champions in memory last matched the store
     domains_listed: int | None = None  # number of domains in the store, when they were last listed
     event_streams: Places = field(default_factory=lambda: Places(MAX_EVENT_STREAMS))  # open event streams of jobs
-    file_readers: Places = field(default_factory=lambda: Places(MOST_READERS))  # files and archives read or written
+    file_readers: Places = field(default_factory=lambda: Places(MOST_READERS))  # files that are read
     temporary_files: Places = field(default_factory=lambda: Places(MOST_FILES))  # of requests, also while they arrive
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request for metrics at a time computes them

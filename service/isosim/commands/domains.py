@@ -132,8 +132,6 @@ def show_version(
     if "promotion" in version.report:
         print(f"  promotion: {version.report['promotion']}")
     print(f"  made: {version.created}, for encoder {version.encoder[:DIGITS]}")
-    if (origin := version.origin) is not None:
-        print(f"  came from: {origin['domain']}@{origin['version']}, {origin['imported']}")
     print_precisions(version.report)
 
 

@@ -16,18 +16,17 @@ import hashlib
 import re
 import shutil
 import tarfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from isosim import __version__
 from isosim.domains.checks import Inspector
-from isosim.domains.domain import MOST_TARGETS, NAME, Domain, EncoderAliases, Origin, Version
+from isosim.domains.domain import MOST_TARGETS, NAME, Domain, EncoderAliases, Version
 from isosim.domains.store import PART, REPORT, WEIGHTS, DomainStore, kept_of
 from isosim.encoders.store import EncoderStore, cache
-from isosim.errors import Conflict, CorruptArtifact, EncoderMismatch, InvalidInput, NotFound, TooLarge, UnknownDomain
+from isosim.errors import CorruptArtifact, EncoderMismatch, InvalidInput, NotFound, TooLarge, UnknownDomain
 from isosim.scoring.calibration import DomainModel, DomainRef
 from isosim.store.artifacts import building, json_bytes, parsed, since, superfluous
 
@@ -159,8 +158,6 @@ def import_domains(
     keep: int,
     rename: str | None = None,
     promote: bool = False,
-    permit: Callable[[str], object] = lambda domain: None,
-    proceed: Callable[[], bool] = lambda: True,
 ) -> Imported:
     """Adds the versions of an archive, and adds no encoder. Of versions that are there it writes only damaged files
     again. Safe to repeat.
@@ -170,22 +167,20 @@ def import_domains(
         keep: of each domain, the champions, the previous versions and this many of the newest are imported.
         rename: another name for the domain, if the archive has only one domain.
         promote: the archive's champions become champions. A domain without a champion also gets the previous version.
-        permit: called with the name of each domain before anything is added; raises an error to forbid the import.
-        proceed: called before each file is read; the import stops if it returns False.
 
     Raises:
         InvalidInput: the file is not an archive, a member is invalid or does not match its hash, or a version cannot
             be used.
         TooLarge: a member is larger than any valid file of its kind.
         EncoderMismatch: the store does not have the encoder of a version.
-        Conflict: the import was stopped, a domain was deleted meanwhile, or others kept changing it.
+        Conflict: a domain was deleted meanwhile, or others kept changing it.
     """
     if not file.seekable():
         raise InvalidInput("the archive must be read twice, which is impossible with a pipe; save it into a file first")
     start = file.tell()
     for adding in (False, True):  # everything is checked before anything is added
         file.seek(start)
-        imported = Import(store, encoders, keep, rename, permit, proceed, promote, adding).run(file)
+        imported = Import(store, encoders, keep, rename, promote, adding).run(file)
     return imported
 
 
@@ -197,22 +192,18 @@ class Import:
     encoders: "EncodersOfStore"
     keep: int
     rename: str | None
-    permit: Callable[[str], object]
-    proceed: Callable[[], bool]
     promote: bool
     adding: bool
     imported: Imported = field(default_factory=Imported)
-    release: str = ""  # that wrote the archive
 
     def run(self, file: BinaryIO) -> Imported:
         """Reads the archive. Raises the errors of `import_domains`."""
-        archive, seen = self._members(file), set[str]()
+        archive, seen = members(file), set[str]()
         contents = parsed_json(file, *next(archive, ("", 0)), CONTENTS)
         if contents.get("format") != FORMAT:
             raise InvalidInput(
                 f"{CONTENTS}: this release reads archives of format {FORMAT}, not {str(contents.get('format'))[:20]}"
             )
-        self.release = str(contents.get("release", ""))[:40]
         for member, size in archive:
             name = member.removesuffix(f"/{DOMAIN}")
             if name == member or not NAME.fullmatch(name) or name in seen:
@@ -222,17 +213,10 @@ class Import:
             seen.add(name)
             record = self._record(parsed_json(file, member, size, member), member)
             target = self.store.checked(self.rename or name)
-            self.permit(target)
             self._import(name, record, target, file, archive)
         if not seen:
             raise InvalidInput("the archive holds no version")
         return self.imported
-
-    def _members(self, file: BinaryIO) -> Iterator[tuple[str, int]]:
-        for member in members(file):
-            if not self.proceed():
-                raise Conflict("the import was stopped; what it has added is found again if it is repeated")
-            yield member
 
     def _record(self, facts: dict[str, Any], called: str) -> Domain:
         """The record in an archive. Raises InvalidInput if a value is invalid."""
@@ -273,7 +257,7 @@ class Import:
                 inspector.check(version, folder, called)
                 if not self.adding:
                     continue
-                now, here, there = self._add(target, now, version, folder, name)
+                now, here, there = self._add(target, now, version, folder)
             numbers[number] = here
             served = record.served(version.encoder)
             was = {served.champion: "champion", served.previous: "previous"}.get(number)
@@ -281,17 +265,16 @@ class Import:
         if self.adding:
             self._finish(target, record, numbers)
 
-    def _add(self, target: str, now: Domain, version: Version, folder: Path, name: str) -> tuple[Domain, int, bool]:
+    def _add(self, target: str, now: Domain, version: Version, folder: Path) -> tuple[Domain, int, bool]:
         """Publishes a version. Returns the domain after that, the version's number, and whether it was there."""
         for one in now.versions.values():
             if (one.encoder, one.files) == (version.encoder, version.files):
                 self.store.mend(target, one, folder)
                 return now, one.number, True
         least = version.number if version.number <= HIGHEST_KEPT else 0
-        origin = version.origin or Origin(name, version.number, self.release, datetime.now(UTC).isoformat())
         made_of = hashlib.sha256(json_bytes([version.encoder, sorted(version.files.items())])).hexdigest()
         # Imports of the same version at once find each other's by the job.
-        own = replace(version, origin=origin, job=f"import-{made_of[:32]}", upload="")
+        own = replace(version, job=f"import-{made_of[:32]}", upload="")
         number = self.store.publish(target, folder, own, epoch=now.epoch, least=least).number
         return self.store.read(target), number, number in now.versions
 
@@ -427,7 +410,6 @@ def parsed_json(file: BinaryIO, name: str, size: int, wanted: str) -> dict[str, 
 
 def check_facts(version: Version, number: int, called: str) -> None:
     """Raises InvalidInput if a fact about an archived version is invalid."""
-    origin = version.origin or Origin("a", 1, "", version.created)
     for valid, wanted in (
         (0 < number < 10**9 and version.number == number, "must have its number, which is 1 to 999,999,999"),
         (ENCODER.fullmatch(f"{version.encoder_id}@{version.encoder}"), "names no encoder"),
@@ -435,12 +417,10 @@ def check_facts(version: Version, number: int, called: str) -> None:
         ({REPORT} <= version.files.keys() <= FILES, f"must have {REPORT}, and only files of a version"),
         (version.sentences is None or version.sentences >= 0, "must have been fitted to sentences"),
         (len(version.levels) <= 64 and all(one > 0 for one in version.levels), "must have levels of channels"),
-        (NAME.fullmatch(origin.domain) and len(origin.release) <= 40, "must have an origin with a name and a release"),
     ):
         if not valid:
             raise InvalidInput(f"{called} {wanted}")
-    for date in (version.created, origin.imported):
-        try:
-            since(date)
-        except CorruptArtifact as error:
-            raise InvalidInput(f"{called}: {error}") from None
+    try:
+        since(version.created)
+    except CorruptArtifact as error:
+        raise InvalidInput(f"{called}: {error}") from None

@@ -18,16 +18,6 @@ MOST_TARGETS = 50  # saved thresholds of a domain
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Where an imported version was made: its name and number there, and the release that wrote the archive."""
-
-    domain: str
-    version: int
-    release: str
-    imported: str  # ISO 8601, UTC
-
-
-@dataclass(frozen=True)
 class Version:
     """A calibration of a domain for one encoder. Its files lie in `versions/<domain>/<upload>/` and never change."""
 
@@ -42,7 +32,6 @@ class Version:
     sentences: int | None = None
     levels: Annotated[tuple[int, ...], FIRST_FAULT] = ()  # latent dimensions of each level of a flow
     seed: int | None = None
-    origin: Origin | None = None  # where an imported version was made
 
 
 @dataclass(frozen=True)

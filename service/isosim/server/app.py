@@ -11,7 +11,7 @@ from isosim import __version__
 from isosim.api import operations, pages
 from isosim.api.calibration import calibrate, files
 from isosim.api.compatible import inference_protocol, openai, rerank, tei
-from isosim.api.domains import archive, domains, thresholds
+from isosim.api.domains import domains, thresholds
 from isosim.api.matches import check, posting, results
 from isosim.api.middleware import Envelope, cors
 from isosim.api.scoring import similarity
@@ -59,7 +59,6 @@ def create_app(settings: Settings) -> FastAPI:
         results.router,
         domains.router,
         thresholds.router,
-        archive.router,
         rerank.router,
         tei.tokens,
         openai.scoring,

@@ -150,8 +150,7 @@ async def get_version(domain: DomainName, version: VersionNumber, service: Servi
     stored = (await service.store(service.domains.read, domain)).version(domain, version)
     facts = vars(summary(service, domain, stored))
     report = await service.store(service.domains.report, domain, version)
-    origin = None if stored.origin is None else vars(stored.origin)
-    return VersionState(domain=domain, files=stored.files, report=report, origin=origin, **facts)
+    return VersionState(domain=domain, files=stored.files, report=report, **facts)
 
 
 @router.get("/{domain}/history", dependencies=ADMIN)

@@ -42,29 +42,6 @@ class Domains(BaseModel):
     next: str | None = Field(description="value of `after` for the next page; null on the last page")
 
 
-class ImportedVersionState(BaseModel):
-    source: str = Field(description="name@version in the archive")
-    domain: str
-    version: int = Field(
-        description="the version's number in this store: its number in the archive, if the domain has not used that "
-        "number or a higher one in this store; otherwise the domain's next unused number"
-    )
-    encoder: str = Field(description="id of the encoder")
-    was: str | None = Field(
-        description="the version's alias in the exporting store: champion or previous; importing promotes nothing"
-    )
-    there: bool = Field(description="true if this store already has a version with the same files: nothing is added")
-
-
-class ImportState(BaseModel):
-    versions: list[ImportedVersionState]
-    thresholds: list[str] = Field(description="domain/name of the saved thresholds that were added")
-    kept: list[str] = Field(
-        description="domain/name of the saved thresholds that were not added, because this store has another target "
-        "under the name, or because the domain already has the maximum number of thresholds"
-    )
-
-
 REVISION = (
     "the `revision` that you saw in GET /domains/{domain}. If the domain has changed since then, the answer is 409 and "
     "nothing changes. With `revision`, the request can be retried safely: a repeated request gets the same answer and "
