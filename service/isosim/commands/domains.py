@@ -398,11 +398,11 @@ def import_archive(
     as_json: AsJson = False,
 ) -> None:
     """Add the versions of an archive. Overwrites nothing, and may be repeated."""
-    from isosim.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
+    from isosim.domains.archive import import_domains  # noqa: PLC0415 - ONNX Runtime
 
     settings = stored(model_store=model_store)
     store = domain_store(settings)
-    encoders = EncodersOfStore(EncoderStore.at(settings.model_store, settings.seed_store))
+    encoders = EncoderStore.at(settings.model_store, settings.seed_store)
     if promote:
         confirmed(f"Make the champions in {file} the champions here?", yes=yes)
     place, name = archive_at(file)

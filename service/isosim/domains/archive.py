@@ -8,40 +8,36 @@ The file is an uncompressed tar of regular files, in this order:
 
 The same versions give the same bytes. Writing and reading hold one version at a time.
 
-An import does not trust the archive. It reads it twice: first it checks everything, then it adds the versions, each by
-`DomainStore.publish`. It may be killed at any time and sent again: what was added is found by its files.
+An import reads the archive twice: first it compares all files with their hashes, then it adds the versions, each by
+`DomainStore.publish`. It may be killed at any time and repeated: what was added is found by its files. Hashes show
+damage, and not what another person has changed: who can import can write into the store.
 """
 
 import hashlib
-import re
 import shutil
 import tarfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from isosim import __version__
-from isosim.domains.checks import Inspector
 from isosim.domains.domain import MOST_TARGETS, NAME, Domain, EncoderAliases, Version
 from isosim.domains.store import PART, REPORT, WEIGHTS, DomainStore, kept_of
 from isosim.encoders.store import EncoderStore, cache
 from isosim.errors import CorruptArtifact, EncoderMismatch, InvalidInput, NotFound, TooLarge, UnknownDomain
 from isosim.scoring.calibration import DomainModel, DomainRef
-from isosim.store.artifacts import building, json_bytes, parsed, since, superfluous
+from isosim.store.artifacts import building, json_bytes, parsed, sha256, superfluous
 
 FORMAT = 2  # number of the archive's format; increased if older releases would misread the new format
 CONTENTS, DOMAIN = "archive.json", "domain.json"
 RECORD = ("versions", "aliases", "thresholds")  # fields of a `Domain` that an archive has
 FILES = {WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS)}
-ENCODER = re.compile(r"\w[\w.-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
-METHOD = re.compile(r"[a-z0-9_.:-]{1,40}")  # such as soft:0.5
 # An imported version with a higher number than this gets the next one. Numbers only rise, up to 999,999,999: after a
 # high number, few would be left for later versions.
 HIGHEST_KEPT = 1_000_000
 MOST_JSON = 4 << 20  # bytes of a record, which are about 3,000 versions
-CHUNK = 1 << 20  # bytes
-LARGEST = 1 << 40  # bytes of a member; a tar can state more than a file system can seek
+NOT_AN_ARCHIVE = "the file is not an archive made by 'isosim domains export', or is cut off"
 # Appended to an error that names a damaged file.
 REMEDY = "delete the damaged version or file, or export the other domains by name"
 
@@ -153,7 +149,7 @@ def put(out: BinaryIO, name: str, content: bytes | Path) -> None:
 def import_domains(
     file: BinaryIO,
     store: DomainStore,
-    encoders: "EncodersOfStore",
+    encoders: EncoderStore,
     *,
     keep: int,
     rename: str | None = None,
@@ -169,9 +165,7 @@ def import_domains(
         promote: the archive's champions become champions. A domain without a champion also gets the previous version.
 
     Raises:
-        InvalidInput: the file is not an archive, a member is invalid or does not match its hash, or a version cannot
-            be used.
-        TooLarge: a member is larger than any valid file of its kind.
+        InvalidInput: the file is not an archive, or a member is invalid or does not match its hash.
         EncoderMismatch: the store does not have the encoder of a version.
         Conflict: a domain was deleted meanwhile, or others kept changing it.
     """
@@ -189,7 +183,7 @@ class Import:
     """Reads an archive once, checks it, and if `adding`, adds its versions. Other fields: see `import_domains`."""
 
     store: DomainStore
-    encoders: "EncodersOfStore"
+    encoders: EncoderStore
     keep: int
     rename: str | None
     promote: bool
@@ -198,25 +192,30 @@ class Import:
 
     def run(self, file: BinaryIO) -> Imported:
         """Reads the archive. Raises the errors of `import_domains`."""
-        archive, seen = members(file), set[str]()
-        contents = parsed_json(file, *next(archive, ("", 0)), CONTENTS)
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as tar:
+                self._read(Members(tar))
+        except (tarfile.TarError, EOFError) as error:
+            raise InvalidInput(f"{NOT_AN_ARCHIVE}: {error}") from None
+        return self.imported
+
+    def _read(self, members: "Members") -> None:
+        contents, seen = members.json(CONTENTS), set[str]()
         if contents.get("format") != FORMAT:
             raise InvalidInput(
                 f"{CONTENTS}: this release reads archives of format {FORMAT}, not {str(contents.get('format'))[:20]}"
             )
-        for member, size in archive:
-            name = member.removesuffix(f"/{DOMAIN}")
-            if name == member or not NAME.fullmatch(name) or name in seen:
-                raise InvalidInput(f"the archive has a file {member[:120]!r}, which does not belong there")
+        while (member := members.next) is not None:
+            name = member.name.removesuffix(f"/{DOMAIN}")
+            if name == member.name or not NAME.fullmatch(name) or name in seen:
+                raise InvalidInput(f"the archive has a file {member.name[:120]!r}, which does not belong there")
             if self.rename is not None and seen:
                 raise InvalidInput("as: this parameter renames a single domain, but the archive has several")
             seen.add(name)
-            record = self._record(parsed_json(file, member, size, member), member)
-            target = self.store.checked(self.rename or name)
-            self._import(name, record, target, file, archive)
+            record = self._record(members.json(member.name), member.name)
+            self._import(name, record, self.store.checked(self.rename or name), members)
         if not seen:
             raise InvalidInput("the archive holds no version")
-        return self.imported
 
     def _record(self, facts: dict[str, Any], called: str) -> Domain:
         """The record in an archive. Raises InvalidInput if a value is invalid."""
@@ -228,34 +227,23 @@ class Import:
             raise InvalidInput(f"{called} names no version")
         own: dict[str, list[int]] = {}  # encoder -> its versions
         for number, version in record.versions.items():
-            check_facts(version, number, f"{called}: version {str(number)[:20]}")
+            if not {REPORT} <= version.files.keys() <= FILES or version.number != number:
+                raise InvalidInput(f"{called}: version {number} must have its number, and only files of a version")
             own.setdefault(version.encoder, []).append(number)
         aliases = {digest: kept_of(one, own[digest]) for digest, one in record.aliases.items() if digest in own}
         return replace(record, aliases=aliases)
 
-    def _import(
-        self, name: str, record: Domain, target: str, file: BinaryIO, archive: Iterator[tuple[str, int]]
-    ) -> None:
+    def _import(self, name: str, record: Domain, target: str, members: "Members") -> None:
         now = self.store.read(target)
         numbers: dict[int, int] = {}  # in the archive -> here
         beyond = superfluous(record.versions, self.keep, record.named())
         for number, version in sorted(record.versions.items()):
             called = f"{name}@{number}"
-            inspector = self.encoders.inspector(version, called)
+            self._check_encoder(version, called)
             with building(staging()) as folder:
                 for one in sorted(version.files):
-                    member, size = next(archive, ("", 0))
-                    if member != f"{name}/{number}/{one}":
-                        raise InvalidInput(f"the archive has {member[:120]!r} in the place of {name}/{number}/{one}")
-                    if number in beyond:
-                        continue
-                    if size > inspector.most(one):
-                        raise TooLarge(f"{member} has {size:,} bytes; at most {inspector.most(one):,} are allowed")
-                    extract(file, member, size, folder / one, version.files[one])
-                if number in beyond:
-                    continue
-                inspector.check(version, folder, called)
-                if not self.adding:
+                    members.extract(f"{name}/{number}/{one}", folder / one, version.files[one])
+                if number in beyond or not self.adding:
                     continue
                 now, here, there = self._add(target, now, version, folder)
             numbers[number] = here
@@ -264,6 +252,15 @@ class Import:
             self.imported.versions.append(ImportedVersion(called, target, here, version.encoder_id, was, there))
         if self.adding:
             self._finish(target, record, numbers)
+
+    def _check_encoder(self, version: Version, called: str) -> None:
+        """Raises EncoderMismatch if the store does not have a version's encoder."""
+        if version.encoder_id not in self.encoders.ids() or not self.encoders.has(version.encoder_id, version.encoder):
+            there = ", ".join(self.encoders.ids()) or "none"
+            raise EncoderMismatch(
+                f"encoder_mismatch: {called} was made for encoder {version.encoder_id} ({version.encoder[:12]}), "
+                f"which this store does not have; it has: {there}. Export the encoder there: isosim export"
+            )
 
     def _add(self, target: str, now: Domain, version: Version, folder: Path) -> tuple[Domain, int, bool]:
         """Publishes a version. Returns the domain after that, the version's number, and whether it was there."""
@@ -324,103 +321,36 @@ def staging() -> Path:
     return cache() / "imports"
 
 
-class EncodersOfStore:
-    """The store's encoders; each is opened once."""
+class Members:
+    """The files of an archive, in order. Raises InvalidInput and tarfile's errors."""
 
-    def __init__(self, store: EncoderStore) -> None:
-        self.store = store
-        self._opened: dict[str, Inspector] = {}
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+        self.next = tar.next()  # None at the end
 
-    def inspector(self, version: Version, called: str) -> Inspector:
-        """Checks versions of this version's encoder. Raises EncoderMismatch if the store does not have it."""
-        if version.encoder not in self._opened:
-            if not self.store.has(version.encoder_id, version.encoder):
-                there = ", ".join(self.store.ids()) or "none"
-                raise EncoderMismatch(
-                    f"encoder_mismatch: {called} was made for encoder {version.encoder_id} ({version.encoder[:12]}), "
-                    f"which this store does not have; it has: {there}. Export the encoder there: isosim export"
-                )
-            artifact = self.store.find(f"{version.encoder_id}@{version.encoder}")
-            self._opened[version.encoder] = Inspector(artifact)
-        return self._opened[version.encoder]
+    def _take(self, wanted: str) -> IO[bytes]:
+        member, content = self.next, None if self.next is None else self._tar.extractfile(self.next)
+        if member is None or member.name != wanted or content is None:
+            there = "its end" if member is None else f"{member.name[:120]!r}"
+            raise InvalidInput(f"{NOT_AN_ARCHIVE}: it has {there} in the place of {wanted}")
+        return content
 
+    def _advance(self) -> None:
+        self._tar.members.clear()  # type: ignore[attr-defined]  # tarfile remembers all
+        self.next = self._tar.next()
 
-def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
-    """Yields name and size (bytes) of each member of a tar. At each yield, `file` is at the start of the content.
-
-    `tarfile` is not used for reading, because it accepts sparse files, and reads extended headers of any length into
-    memory.
-
-    Raises:
-        InvalidInput: the file is not a tar, or a member is not a regular file.
-    """
-    while True:
-        block = file.read(tarfile.BLOCKSIZE)
-        if block == tarfile.NUL * tarfile.BLOCKSIZE:
-            if file.read(2 * tarfile.RECORDSIZE).strip(tarfile.NUL):
-                raise InvalidInput("the file continues after the end of the archive; import one archive at a time")
-            return
+    def json(self, name: str) -> dict[str, Any]:
+        content = self._take(name).read()
+        self._advance()
         try:
-            member = tarfile.TarInfo.frombuf(block, "ascii", "strict")
-        except (tarfile.HeaderError, ValueError) as error:
-            raise InvalidInput(
-                f"the file is not an archive made by 'isosim domains export', or is cut off: {error}"
-            ) from None
-        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or not 0 <= member.size < LARGEST:
-            raise InvalidInput(
-                f"{member.name[:120]!r} is not a regular file; an archive has no links, folders or extended headers"
-            )
-        content = file.tell()
-        yield member.name, member.size
-        file.seek(content + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
+            return parsed(content, name)
+        except CorruptArtifact as error:  # the file is damaged, and not the store
+            raise InvalidInput(str(error)) from None
 
-
-def pieces(file: BinaryIO, name: str, size: int) -> Iterator[bytes]:
-    while size:
-        chunk = file.read(min(size, CHUNK))
-        if not chunk:
-            raise InvalidInput(f"the archive ends within {name}; is it cut off?")
-        size -= len(chunk)
-        yield chunk
-
-
-def extract(file: BinaryIO, name: str, size: int, path: Path, digest: str) -> None:
-    """Writes a member into a file. Raises InvalidInput if it does not have the SHA-256 `digest`."""
-    found = hashlib.sha256()
-    with path.open("xb") as out:
-        for piece in pieces(file, name, size):
-            found.update(piece)
-            out.write(piece)
-    if found.hexdigest() != digest:
-        raise InvalidInput(f"{name} does not match its SHA-256; the archive is damaged")
-
-
-def parsed_json(file: BinaryIO, name: str, size: int, wanted: str) -> dict[str, Any]:
-    """The JSON object in the member `wanted`. Raises InvalidInput if there is another member, or if it is no JSON
-    object; TooLarge if it is too large."""
-    if name != wanted:
-        raise InvalidInput(f"the file is not an archive made by 'isosim domains export': {wanted} has to come first")
-    if size > MOST_JSON:
-        raise TooLarge(f"{name} has {size:,} bytes; at most {MOST_JSON:,} are allowed")
-    try:
-        return parsed(b"".join(pieces(file, name, size)), name)
-    except CorruptArtifact as error:  # the client has sent the damaged file; the store is not damaged
-        raise InvalidInput(str(error)) from None
-
-
-def check_facts(version: Version, number: int, called: str) -> None:
-    """Raises InvalidInput if a fact about an archived version is invalid."""
-    for valid, wanted in (
-        (0 < number < 10**9 and version.number == number, "must have its number, which is 1 to 999,999,999"),
-        (ENCODER.fullmatch(f"{version.encoder_id}@{version.encoder}"), "names no encoder"),
-        (METHOD.fullmatch(version.method), "must name a method"),
-        ({REPORT} <= version.files.keys() <= FILES, f"must have {REPORT}, and only files of a version"),
-        (version.sentences is None or version.sentences >= 0, "must have been fitted to sentences"),
-        (len(version.levels) <= 64 and all(one > 0 for one in version.levels), "must have levels of channels"),
-    ):
-        if not valid:
-            raise InvalidInput(f"{called} {wanted}")
-    try:
-        since(version.created)
-    except CorruptArtifact as error:
-        raise InvalidInput(f"{called}: {error}") from None
+    def extract(self, name: str, path: Path, digest: str) -> None:
+        """Writes a member into a file. Raises InvalidInput if it does not have the SHA-256 `digest`."""
+        with path.open("xb") as out:
+            shutil.copyfileobj(self._take(name), out)
+        if sha256(path) != digest:
+            raise InvalidInput(f"{name} does not match its SHA-256; the archive is damaged")
+        self._advance()
