@@ -73,7 +73,7 @@ async def test_new_champions_are_seen_while_the_jobs_cannot_be_read(tmp_path: Pa
 
     jobs = SimpleNamespace(newest=newest, distant=False)
     service: Any = SimpleNamespace(
-        jobs=jobs, encoders=SimpleNamespace(registry=champions),
+        jobs=jobs, registry=champions,
         metrics=Metrics(), domains=domains_of(tmp_path), domains_listed=None, champions_current=None,
     )  # fmt: skip
     async with watched(watch(service)):
@@ -123,7 +123,7 @@ async def test_a_job_whose_worker_is_silent_counts_as_waiting(tmp_path: Path) ->
 
 async def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed() -> None:
     champions = Champions()
-    service: Any = SimpleNamespace(encoders=SimpleNamespace(registry=champions), champions_current=None)
+    service: Any = SimpleNamespace(registry=champions, champions_current=None)
 
     async def fresh(expected: bool) -> None:
         await holds(lambda: champions_age(service) < 0.05 if expected else champions_age(service) > 0.3)  # type: ignore[operator]

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from isosim import __version__
-from isosim.domains.domain import MOST_TARGETS, NAME, Domain, EncoderAliases, Version
+from isosim.domains.domain import NAME, Domain, EncoderAliases, Version
 from isosim.domains.store import PART, REPORT, WEIGHTS, DomainStore, kept_of
 from isosim.encoders.store import EncoderStore, cache
-from isosim.errors import CorruptArtifact, EncoderMismatch, InvalidInput, NotFound, TooLarge, UnknownDomain
+from isosim.errors import CorruptArtifact, EncoderMismatch, InvalidInput, NotFound, UnknownDomain
 from isosim.scoring.calibration import DomainModel, DomainRef
 from isosim.store.artifacts import building, json_bytes, parsed, sha256, superfluous
 
@@ -33,10 +33,6 @@ FORMAT = 2  # number of the archive's format; increased if older releases would 
 CONTENTS, DOMAIN = "archive.json", "domain.json"
 RECORD = ("versions", "aliases", "thresholds")  # fields of a `Domain` that an archive has
 FILES = {WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS)}
-# An imported version with a higher number than this gets the next one. Numbers only rise, up to 999,999,999: after a
-# high number, few would be left for later versions.
-HIGHEST_KEPT = 1_000_000
-MOST_JSON = 4 << 20  # bytes of a record, which are about 3,000 versions
 NOT_AN_ARCHIVE = "the file is not an archive made by 'isosim domains export', or is cut off"
 # Appended to an error that names a damaged file.
 REMEDY = "delete the damaged version or file, or export the other domains by name"
@@ -124,8 +120,6 @@ def export_domain(store: DomainStore, name: str, numbers: Collection[int], out: 
         return 0
     facts = asdict(Domain(versions=versions, aliases=aliases, thresholds=record.thresholds))
     content = json_bytes({key: {str(name): facts[key][name] for name in facts[key]} for key in RECORD})
-    if len(content) > MOST_JSON:
-        raise TooLarge(f"domain {name!r} has too many versions for an archive; export single ones: {name}@NUMBER")
     put(out, f"{name}/{DOMAIN}", content)
     for number in versions:
         with store.files(name, number) as (version, folder):
@@ -169,8 +163,6 @@ def import_domains(
         EncoderMismatch: the store does not have the encoder of a version.
         Conflict: a domain was deleted meanwhile, or others kept changing it.
     """
-    if not file.seekable():
-        raise InvalidInput("the archive must be read twice, which is impossible with a pipe; save it into a file first")
     start = file.tell()
     for adding in (False, True):  # everything is checked before anything is added
         file.seek(start)
@@ -268,11 +260,10 @@ class Import:
             if (one.encoder, one.files) == (version.encoder, version.files):
                 self.store.mend(target, one, folder)
                 return now, one.number, True
-        least = version.number if version.number <= HIGHEST_KEPT else 0
         made_of = hashlib.sha256(json_bytes([version.encoder, sorted(version.files.items())])).hexdigest()
         # Imports of the same version at once find each other's by the job.
         own = replace(version, job=f"import-{made_of[:32]}", upload="")
-        number = self.store.publish(target, folder, own, epoch=now.epoch, least=least).number
+        number = self.store.publish(target, folder, own, epoch=now.epoch, least=version.number).number
         return self.store.read(target), number, number in now.versions
 
     def _finish(self, target: str, record: Domain, numbers: dict[int, int]) -> None:
@@ -282,7 +273,7 @@ class Import:
         def step(domain: Domain) -> Domain:
             for names in (thresholds, kept, promoted):
                 names.clear()
-            for saved, wanted in list(record.targets.items())[:MOST_TARGETS]:
+            for saved, wanted in record.targets.items():
                 try:
                     if saved not in domain.targets:
                         domain = domain.with_target(target, saved, wanted)

@@ -4,13 +4,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 from isosim.domains.history import Entry
 from isosim.errors import Action, Conflict, InvalidInput, NotFound, UnknownDomain
 from isosim.scoring.advice import Target, targets_in, unknown_threshold
 from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, NAME_RULE
-from isosim.store.records import FIRST_FAULT
 
 NAME = re.compile(DOMAIN_NAME)
 MOST_LISTED = 20  # a message lists at most this many versions, the newest
@@ -25,12 +24,12 @@ class Version:
     encoder: str  # digest
     encoder_id: str
     method: str
-    files: Annotated[dict[str, str], FIRST_FAULT]  # name -> SHA-256, hex
+    files: dict[str, str]  # name -> SHA-256, hex
     upload: str
     created: str  # ISO 8601, UTC
     job: str | None = None  # the calibration job that made it
     sentences: int | None = None
-    levels: Annotated[tuple[int, ...], FIRST_FAULT] = ()  # latent dimensions of each level of a flow
+    levels: tuple[int, ...] = ()  # latent dimensions of each level of a flow
     seed: int | None = None
 
 
@@ -47,10 +46,10 @@ class EncoderAliases:
 class Domain:
     """All that changes about a domain. One write replaces it as a whole."""
 
-    versions: Annotated[dict[int, Version], FIRST_FAULT] = field(default_factory=dict)  # by number
-    aliases: Annotated[dict[str, EncoderAliases], FIRST_FAULT] = field(default_factory=dict)  # by encoder digest
+    versions: dict[int, Version] = field(default_factory=dict)  # by number
+    aliases: dict[str, EncoderAliases] = field(default_factory=dict)  # by encoder digest
     # name -> facts of a `Target`
-    thresholds: Annotated[dict[str, dict[str, Any]], FIRST_FAULT] = field(default_factory=dict)
+    thresholds: dict[str, dict[str, Any]] = field(default_factory=dict)
     next: int = 1  # number of the next version; numbers are never used again
     epoch: int = 0  # how often the domain was deleted
     revision: int = 0  # counts changes

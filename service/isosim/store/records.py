@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import orjson
-from pydantic import FailFast, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from isosim.errors import Action, Conflict, CorruptArtifact
 from isosim.store.blobs import Blobs, Changed
@@ -24,9 +24,6 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-# For the lists and mappings of a record: pydantic then names only the first fault of a damaged one. Two million faults,
-# in 4 MB of an archive, took it 80 s.
-FIRST_FAULT = FailFast()
 PATIENCE = 8.0  # s of attempts to change a record that others keep changing
 PAUSES = (0.002, 0.5)  # s: the first longest pause before another attempt, and the limit to which it doubles
 MARK = b'"change"'  # in each record: its random value
