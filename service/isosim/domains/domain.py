@@ -86,16 +86,6 @@ class Domain:
                 f"revision: {name!r} is at revision {self.revision}, not {seen}; read the domain again, then retry"
             )
 
-    def last_change(self, what: str, seen: int | None) -> Entry | None:
-        """The domain's last change, if it is a `what` that was made to the revision `seen`.
-
-        A request for the same change that starts from `seen` is then the same request again.
-        """
-        last = self.history[-1] if self.history else None
-        if last is None or seen is None or last.what != what or not last.revision == self.revision == seen + 1:
-            return None
-        return last
-
     def version(self, name: str, number: int) -> Version:
         """Raises NotFound; it is UnknownDomain if the domain `name` has no version at all."""
         if number in self.versions:
@@ -148,13 +138,19 @@ class Domain:
         return replace(self, aliases=self.aliases | {encoder: EncoderAliases(number, now.champion)})
 
     def rolled_back(self, name: str, encoder: str, seen: int | None = None) -> "Domain":
-        """Swaps champion and previous version, unless this is the last change, made to the revision `seen`.
+        """Swaps champion and previous version, unless this is the last change, made to the revision `seen`: then the
+        same request was made again.
 
         Raises:
             Conflict: there is no previous version.
         """
-        now, last = self.served(encoder), self.last_change("rolled_back", seen)
-        if last is not None and last.after == now.champion:
+        now, last = self.served(encoder), self.history[-1] if self.history else None
+        made = last is not None and (last.what, last.after, last.revision) == (
+            "rolled_back",
+            now.champion,
+            self.revision,
+        )
+        if made and seen is not None and seen + 1 == self.revision:
             return self
         if now.previous is None:
             raise Conflict(f"domain {name!r} has no previous version to roll back to")
