@@ -35,7 +35,7 @@ PAGES = [
     "SECURITY.md",
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs/how-to").glob("*.md")),
 ]
-ENCODERS = "docs/how-to/encoders.md"  # its server runs two encoders; the page exports both itself
+ENCODERS = "docs/how-to/encoders.md"  # its store has two encoders; the page exports both itself
 INTEGRATIONS = "docs/how-to/integrations.md"  # a second server is for vectors that are brought
 NAMING_MINILM = (ENCODERS, INTEGRATIONS)  # these export the default encoder, or say how many numbers its vectors have
 

@@ -1,4 +1,4 @@
-"""Changes of champions, labels and migrations whose answers are lost or come late: made once, and answered as made."""
+"""Changes of champions and labels whose answers are lost or come late: made once, and answered as made."""
 
 from pathlib import Path
 
