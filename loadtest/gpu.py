@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from isosim.arrays import Vectors
-from isosim.encoders.engines import LocalEncoder, open_encoder
+from isosim.encoders.batching import BatchingPlan
+from isosim.encoders.engines import open_encoder
 from isosim.encoders.onnx_engine import load_cuda
 from isosim.encoders.spec import Engine
 from isosim.encoders.store import EncoderArtifact, EncoderStore
@@ -53,11 +54,11 @@ def ids_of(count: int, length: int) -> list[list[int]]:
     return ids
 
 
-def opened(artifact: EncoderArtifact, engine: Engine) -> LocalEncoder:
-    return open_encoder(artifact.encoder, artifact.spec, engine, 0)
+def opened(artifact: EncoderArtifact, engine: Engine) -> Any:
+    return open_encoder(artifact.encoder, artifact.spec, engine, BatchingPlan(threads=0))
 
 
-def tokens_per_second(encoder: LocalEncoder, length: int, tokens: int, seconds: float) -> int:
+def tokens_per_second(encoder: Any, length: int, tokens: int, seconds: float) -> int:
     """Tokens/s with batches of `tokens` tokens. All texts have `length` tokens."""
     ids = ids_of(max(1, tokens // length), length)
     prepared = encoder.prepare(ids)
@@ -78,13 +79,13 @@ def of_encoder(setup: Setup, artifact: EncoderArtifact) -> Result:
     return found | {"a run of one text of 16 tokens, p50 / p99 (ms)": (1e3 * np.percentile(spent, [50, 99])).tolist()}
 
 
-def of_cosines(setup: Setup, artifact: EncoderArtifact, reference: LocalEncoder) -> Result:
+def of_cosines(setup: Setup, artifact: EncoderArtifact, reference: Any) -> Result:
     """Compares cosines with those of `reference`, and of texts that are encoded one by one and in batches of 64."""
     encoder = opened(artifact, setup.engine)
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
     ids = [list(tokens.ids) for tokens in tokenize([text for pair in setup.pairs[:PAIRS] for text in pair], "right")]
 
-    def cosines(run: LocalEncoder, size: int) -> Vectors:
+    def cosines(run: Any, size: int) -> Vectors:
         vectors = np.concatenate([run(ids[start : start + size]) for start in range(0, len(ids), size)])
         return cosine(vectors[0::2], vectors[1::2])
 

@@ -107,7 +107,7 @@ def worker(
         blobs = opened(settings.model_store)
         store_id = identify(blobs)
         check_conditions(blobs)
-        announcements.worker_starting(settings, store_id)
+        announcements.starting("worker starting", settings, store_id, threads=settings.threads or 1)
         from isosim.worker.supervisor import run  # noqa: PLC0415
 
         run(settings, burst=burst)

@@ -96,8 +96,11 @@ class BatchingPlan:
     """How texts are queued and batched for the device."""
 
     runs: int = 1  # number of batches that the device computes at the same time
+    threads: int = 1  # threads of each run
+    # Threads of a run that has the device to itself, as a batch has if no other batch runs and at most `runs` texts
+    # wait; 0: no run gets the device to itself.
+    threads_alone: int = 0
     ahead: int = 0  # number of batches prepared while others run; useful where preparation is slow compared with a run
-    exclusive: bool = False  # True: a batch gets the whole device if no other batch runs and at most `runs` texts wait
     # Whether another server runs the encoder. Texts are sent to that server without padding, so a batch may mix short
     # and long texts. Full batches keep the number of HTTP requests low.
     remote: bool = False
@@ -266,7 +269,7 @@ class MicroBatcher:
         if not waiting:
             return [], False
         plan = self.plan
-        exclusive = plan.exclusive and not self.cpu_contended and self._idle == plan.runs
+        exclusive = bool(plan.threads_alone) and not self.cpu_contended and self._idle == plan.runs
         exclusive = exclusive and len(waiting) <= plan.runs and self._in_one_batch(waiting)
         budget = plan.max_batch_tokens if exclusive else self._budget(waiting)
         fill = 0.0 if plan.remote else MIN_FILL

@@ -1,7 +1,6 @@
 """The machine's cores and memory. Plans batches, threads and the memory for calibrations."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from isosim.encoders.batching import BatchingPlan
@@ -22,15 +21,6 @@ RESIDENT = 2**30  # maximum bytes of calibrations if the process has no memory l
 LEAST_RESIDENT = (
     32 * 2**20
 )  # minimum bytes of memory for calibrations; with less, requests would load them again and again
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How an encoder runs: threads and batching."""
-
-    threads: int  # threads of each run
-    threads_alone: int  # threads of a run that has the device to itself; 0: no run gets the device to itself
-    plan: BatchingPlan
 
 
 def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
@@ -96,9 +86,9 @@ def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool
     return min(budget, RESIDENT) if limit is None else budget
 
 
-def plan_remote(*, runs: int, max_batch_tokens: int, max_wait: float, hung_after: float) -> Execution:
+def plan_remote(*, runs: int, max_batch_tokens: int, max_wait: float, hung_after: float) -> BatchingPlan:
     """The plan for a remote encoder, whose runs are requests to its server. Settings that are 0 get their defaults."""
-    plan = BatchingPlan(
+    return BatchingPlan(
         runs=runs or REQUESTS,
         remote=True,
         max_batch_tokens=max_batch_tokens or REQUEST_TOKENS,
@@ -106,7 +96,6 @@ def plan_remote(*, runs: int, max_batch_tokens: int, max_wait: float, hung_after
         max_wait=max_wait,
         hung_after=hung_after,
     )
-    return Execution(1, 0, plan)
 
 
 def plan_execution(
@@ -117,7 +106,7 @@ def plan_execution(
     threads: int,
     max_batch_tokens: int,
     max_wait: float,
-) -> Execution:
+) -> BatchingPlan:
     """The plan for an encoder in this process. Settings that are 0 get the defaults for the device.
 
     On a CPU, the default is one run per core, up to MOST_RUNS: a run with one thread never waits for other threads
@@ -125,14 +114,13 @@ def plan_execution(
     """
     gpu = engine == "cuda"
     runs = runs or (1 if gpu else min(cores, MOST_RUNS))
-    exclusive = not gpu and runs > 1  # a batch that runs alone may use all cores
-    plan = BatchingPlan(
+    return BatchingPlan(
         runs=runs,
+        threads=threads or max(1, cores // runs),
+        threads_alone=cores if not gpu and runs > 1 else 0,
         ahead=1 if gpu else 0,
-        exclusive=exclusive,
         same_length=BUCKET if engine == "openvino" else 0,
         max_batch_tokens=max_batch_tokens or (GPU_TOKENS if gpu else CPU_TOKENS),
         max_batch_texts=256 if gpu else 64,
         max_wait=max_wait,
     )
-    return Execution(threads or max(1, cores // runs), cores if exclusive else 0, plan)

@@ -3,18 +3,17 @@
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any
 
 from isosim.arrays import Vectors
-from isosim.encoders.onnx_engine import Feeds, OnnxEncoder, cuda_loads
+from isosim.encoders.batching import BatchEncoder, BatchingPlan
+from isosim.encoders.onnx_engine import OnnxEncoder, cuda_loads
 from isosim.encoders.spec import EncoderSpec, Engine
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Unavailable
 
 if TYPE_CHECKING:  # an extra
     from isosim.encoders.openvino_engine import OpenVinoEncoder
-
-LocalEncoder = Union[OnnxEncoder, "OpenVinoEncoder"]
 
 
 def choose_engine(wanted: Engine | None, artifact: EncoderArtifact) -> Engine:
@@ -41,33 +40,25 @@ def engine_on(artifact: EncoderArtifact, *, gpu: bool) -> Engine:
 
 
 def open_encoder(
-    path: Path,
-    spec: EncoderSpec,
-    engine: Engine,
-    threads: int,
-    *,
-    runs: int = 1,
-    threads_alone: int = 0,
-    memory: int = 0,
-) -> LocalEncoder:
+    path: Path, spec: EncoderSpec, engine: Engine, plan: BatchingPlan, *, memory: int = 0
+) -> "OnnxEncoder | OpenVinoEncoder":
     """Opens an encoder's graph, which takes seconds.
 
     Args:
-        threads: threads of one run; 0 means one per physical core.
-        runs: number of runs that compute at the same time.
-        threads_alone: threads of a run that has the processor to itself; 0: `threads`.
+        plan: how many runs compute at the same time, with how many threads each; 0 means one per physical core.
         memory: maximum bytes of GPU memory; 0: no limit.
 
     Raises:
         Unavailable: the engine is not installed or does not load, or the processor lacks the encoder's number format.
     """
+    alone = plan.threads_alone
     if engine == "openvino":
         from isosim.encoders.openvino_engine import OpenVinoEncoder  # noqa: PLC0415 - an extra
 
         bf16 = spec.number_format == "bf16"
-        return OpenVinoEncoder(path, threads, spec.pad_token_id, bf16=bf16, runs=runs, threads_alone=threads_alone)
+        return OpenVinoEncoder(path, plan.threads, spec.pad_token_id, bf16=bf16, runs=plan.runs, threads_alone=alone)
     gpu = engine == "cuda"
-    return OnnxEncoder(path, threads, spec.pad_token_id, gpu=gpu, threads_alone=threads_alone, memory=memory)
+    return OnnxEncoder(path, plan.threads, spec.pad_token_id, gpu=gpu, threads_alone=alone, memory=memory)
 
 
 class LateEncoder:
@@ -76,15 +67,15 @@ class LateEncoder:
     `open_late` opens it; what it raises, `prepare` raises.
     """
 
-    def __init__(self, open_late: Callable[[], LocalEncoder]) -> None:
+    def __init__(self, open_late: Callable[[], BatchEncoder]) -> None:
         self._open, self._lock = open_late, threading.Lock()
-        self._opened: LocalEncoder | None = None
+        self._opened: BatchEncoder | None = None
 
-    def prepare(self, ids: Sequence[Sequence[int]]) -> Feeds:
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Any:
         with self._lock:
             self._opened = self._opened or self._open()
         return self._opened.prepare(ids)
 
-    def run(self, prepared: Feeds, *, exclusive: bool = False) -> Vectors:
+    def run(self, prepared: Any, *, exclusive: bool = False) -> Vectors:
         assert self._opened is not None  # noqa: S101 - `prepare` has opened it
         return self._opened.run(prepared, exclusive=exclusive)

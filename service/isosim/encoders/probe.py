@@ -4,12 +4,14 @@ A wrong kernel, a provider of lower precision or a tokenizer of another release 
 Only the comparison with a known vector reveals them.
 """
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from isosim.arrays import Vectors
-from isosim.encoders.engines import LocalEncoder, open_encoder
+from isosim.encoders.batching import BatchingPlan
+from isosim.encoders.engines import open_encoder
 from isosim.encoders.spec import EncoderSpec
 from isosim.encoders.store import ENCODER, TOKENIZER, EncoderArtifact, Probe
 from isosim.encoders.texts import Tokenize
@@ -27,7 +29,7 @@ TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
     """The probe for the manifest: the sentence, and its vector from the encoder graph in `folder`. None if the sentence
     cannot be tokenized."""
-    encoder = open_encoder(folder / ENCODER, spec, spec.cpu_engine, 0)
+    encoder = open_encoder(folder / ENCODER, spec, spec.cpu_engine, BatchingPlan(threads=0))
     try:
         (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")
     except TokenizerFailure:  # the vocabulary lacks a word of the sentence and has no token for unknown words
@@ -35,7 +37,9 @@ def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
     return {"text": SENTENCE, "pooled": [float(f"{x:.7g}") for x in encoder([tokens.ids])[0]]}
 
 
-def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: LocalEncoder) -> float | None:
+def check(
+    artifact: EncoderArtifact, tokenizer: Tokenize, encoder: Callable[[Sequence[Sequence[int]]], Vectors]
+) -> float | None:
     """Computes the sentence's vector twice, alone and with a longer text, and compares both with the known vector.
 
     Returns the larger of the two ratios ‖computed − known‖ / ‖known‖; None if the export stored no probe.

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim.arrays import Rows, Vectors
+from isosim.encoders.batching import BatchingPlan
 from isosim.encoders.brought import refuse_texts, vector_of
 from isosim.encoders.device import GPU_TOKENS
 from isosim.encoders.engines import choose_engine, open_encoder
@@ -154,7 +155,7 @@ class OfflineEncoder:
         self.prompt, self.window = spec.prompt, window
         self.batch_tokens = batch_tokens or default_batch_tokens(gpu=engine == "cuda")
         self.tokenize = FastTokenizer(artifact.tokenizer, spec.max_length, artifact.every_prompt)
-        self.encode = open_encoder(artifact.encoder, spec, engine, threads)
+        self.encode = open_encoder(artifact.encoder, spec, engine, BatchingPlan(threads=threads))
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
         """Encodes the texts. After each batch, calls `progress` with the share of finished texts, 0–1.

@@ -3,20 +3,25 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isosim.domains.seeding import seed_default
 from isosim.domains.store import DomainStore
 from isosim.encoders import probe
+from isosim.encoders.batching import BatchEncoder, BatchingPlan
 from isosim.encoders.brought import NoEncoder
-from isosim.encoders.device import Execution, plan_execution, plan_remote, usable_cores
-from isosim.encoders.engines import LateEncoder, LocalEncoder, choose_engine
+from isosim.encoders.device import plan_execution, plan_remote, usable_cores
+from isosim.encoders.embedding import Embedder
+from isosim.encoders.engines import LateEncoder, choose_engine, open_encoder
 from isosim.encoders.loaded import LoadedEncoder
-from isosim.encoders.remote import RemoteEncoder
+from isosim.encoders.onnx_engine import OnnxCalibrator
+from isosim.encoders.remote import RemoteEncoder, RemoteTokenizer
 from isosim.encoders.spec import EncoderSpec, Engine
 from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.encoders.tokenizer import FastTokenizer
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import IsosimError
 from isosim.server import announcements
@@ -44,14 +49,22 @@ class EncoderPlan:
 
     artifact: EncoderArtifact
     engine: Engine
-    execution: Execution
+    batching: BatchingPlan
 
     @property
     def held(self) -> int:
         """Bytes that the weights take in memory."""
         if self.artifact.kind != "onnx":
             return 0
-        return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
+        return self.artifact.encoder.stat().st_size * (2 if self.batching.threads_alone else 1)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """For the log."""
+        artifact = self.artifact
+        computed = self.engine if artifact.kind == "onnx" else artifact.kind
+        facts = {"encoder": artifact.id, "encoder_digest": artifact.digest, "engine": computed}
+        return facts | {"precision": artifact.spec.precision} | asdict(self.batching)
 
 
 def plan(settings: Settings) -> EncoderPlan:
@@ -65,12 +78,13 @@ def plan(settings: Settings) -> EncoderPlan:
     given: dict[str, Any] = {name: getattr(settings, name) for name in ("runs", "max_batch_tokens", "max_wait")}
     engine: Engine = "onnxruntime"
     if artifact.kind != "onnx":
-        execution = plan_remote(hung_after=HUNG * settings.request_timeout, **given)
+        batching = plan_remote(hung_after=HUNG * settings.request_timeout, **given)
     else:
         engine = choose_engine(settings.engine, artifact)
-        execution = plan_execution(engine, usable_cores(), threads=settings.threads, **given)
-    announcements.starting(settings, store_id, artifact, engine, execution)
-    return EncoderPlan(artifact, engine, execution)
+        batching = plan_execution(engine, usable_cores(), threads=settings.threads, **given)
+    planned = EncoderPlan(artifact, engine, batching)
+    announcements.starting("starting", settings, store_id, **planned.facts)
+    return planned
 
 
 async def load(
@@ -82,51 +96,64 @@ async def load(
     *,
     late: bool,
 ) -> LoadedEncoder:
-    """Loads an encoder and warms it up. Then checks that it still computes the vector that its export stored.
+    """Loads an encoder.
 
     Args:
         stack: closes the encoder.
-        late: the graph opens for its first batch, without warm-up and check.
+        late: see `opened_encoder`.
 
     Raises:
-        CorruptArtifact: the encoder computes a different vector.
+        Unavailable, CorruptArtifact: see `opened_encoder`.
     """
-    artifact = planned.artifact
-    # A second copy of the weights would take a command longer to load than it saves.
-    execution = replace(planned.execution, threads_alone=0) if late else planned.execution
-    loaded = await asyncio.to_thread(
-        LoadedEncoder.load,
-        artifact,
-        planned.engine,
-        execution,
-        late=late,
-        gpu_memory=settings.gpu_memory_bytes,
-        remote={
-            "seconds": min(WITHIN * settings.request_timeout, MOST_REMOTE),
-            "on_request": metrics.observe_remote,
-        },
-        cache=cache,
-        on_batch=metrics.observe_batch,
-    )
+    loaded = await asyncio.to_thread(opened_encoder, planned, settings, metrics, cache, late=late)
     stack.enter_context(loaded.embedder)
     graph = loaded.graph
     if isinstance(graph, RemoteEncoder):
         stack.callback(graph.close)
-    if late:
-        return loaded
-    if isinstance(graph, RemoteEncoder):  # this server is not ready until the encoder answers
-        await look_at(graph)
-        stack.callback(asyncio.create_task(watch_remote(graph), name=f"watch-{graph.id}").cancel)
-    if isinstance(graph, RemoteEncoder | NoEncoder | LateEncoder):
-        return loaded
-    await warm_up(graph, artifact.spec, GPU_WARM_LENGTHS if planned.engine == "cuda" else WARM_LENGTHS)
-    off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)
-    if off is None:
-        log.warning(
-            "encoder %s cannot be checked, because its export stored no vector to check against; export it again",
-            artifact.id,
-        )
+        if not late:  # this server is not ready until the encoder answers
+            await look_at(graph)
+            stack.callback(asyncio.create_task(watch_remote(graph), name=f"watch-{graph.id}").cancel)
     return loaded
+
+
+def opened_encoder(
+    planned: EncoderPlan, settings: Settings, metrics: "Metrics", cache: VectorCache, *, late: bool
+) -> LoadedEncoder:
+    """Opens an encoder's files, which takes seconds, or makes what takes their place if the encoder is remote or
+    callers send vectors. Warms a graph up, and checks that it still computes the vector that its export stored.
+
+    Raises:
+        Unavailable, CorruptArtifact: a file cannot be opened, or the encoder computes a different vector.
+    """
+    artifact, spec = planned.artifact, planned.artifact.spec
+    # A second copy of the weights would take a command longer to load than it saves.
+    plan = replace(planned.batching, threads_alone=0) if late else planned.batching
+    tokenizer: FastTokenizer | RemoteTokenizer | NoEncoder
+    graph: BatchEncoder
+    if artifact.kind == "vectors":
+        tokenizer = graph = NoEncoder(artifact.id, spec.dim)
+    elif artifact.kind == "remote":
+        tokenizer = RemoteTokenizer(artifact.id, spec.max_length)
+        seconds = min(WITHIN * settings.request_timeout, MOST_REMOTE)
+        graph = RemoteEncoder(artifact, seconds=seconds, requests=plan.runs, on_request=metrics.observe_remote)
+    else:
+        tokenizer = FastTokenizer(artifact.tokenizer, spec.max_length, artifact.every_prompt)
+        memory = settings.gpu_memory_bytes
+        opens = partial(open_encoder, artifact.encoder, spec, planned.engine, plan, memory=memory)
+        if late:
+            graph = LateEncoder(opens)
+        else:
+            graph = local = opens()
+            warm_up(local, spec, GPU_WARM_LENGTHS if planned.engine == "cuda" else WARM_LENGTHS)
+            if probe.check(artifact, tokenizer, local) is None:
+                log.warning("encoder %s cannot be checked: its export stored no vector; export it again", artifact.id)
+    # The encoder is loaded before the calibrator, not in parallel: the memory peaks of both would add up. The
+    # calibrator always runs on the CPU. It takes 0.2 ms for a pair there, and 0.9 ms on a GPU. 32 pairs take 1.1 ms on
+    # both (loadtest/README.md). Only for hundreds of pairs is a GPU faster.
+    calibrator = OnnxCalibrator(artifact.calibrator)
+    digest, observe = artifact.digest, metrics.observe_batch
+    embedder = Embedder(tokenizer, graph, encoder_digest=digest, cache=cache, plan=plan, on_batch=observe)
+    return LoadedEncoder(artifact, tokenizer, graph, embedder, calibrator)
 
 
 def seed(domains: DomainStore, seed_store: Path, artifact: EncoderArtifact) -> None:
@@ -159,7 +186,7 @@ async def look_at(remote: RemoteEncoder) -> None:
         log.error("%s", remote.failure)
 
 
-async def warm_up(graph: LocalEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
+def warm_up(graph: BatchEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
     """Runs a batch of two texts of each length (tokens), so that the engine allocates memory before the first request.
 
     Each batch runs twice: once as usual, and once as a batch that runs alone.
@@ -167,4 +194,4 @@ async def warm_up(graph: LocalEncoder, spec: EncoderSpec, lengths: tuple[int, ..
     for length in lengths:
         prepared = graph.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
         for exclusive in (False, True):
-            await asyncio.to_thread(graph.run, prepared, exclusive=exclusive)
+            graph.run(prepared, exclusive=exclusive)

@@ -67,7 +67,8 @@ async def watch_domains(service: Service) -> None:
         with contextlib.suppress(Exception):
             found = len(await asyncio.to_thread(service.champions.read))
             if service.domains_listed is None:
-                announcements.listed(found)
+                # Fewer than before the restart, or another `store_id` in the line "starting": a store is lost.
+                announcements.say("model store listed", domains=found)
             service.domains_listed = found
         await asyncio.sleep(LIST_SECONDS)
 

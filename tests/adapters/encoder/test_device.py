@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from isosim.encoders.batching import BatchingPlan
 from isosim.encoders.device import (
     CPU_TOKENS,
     GPU_TOKENS,
@@ -13,7 +14,6 @@ from isosim.encoders.device import (
     MOST_RUNS,
     PROCESS,
     RESIDENT,
-    Execution,
     memory_left,
     memory_limit,
     plan_execution,
@@ -103,7 +103,7 @@ def test_a_small_container_keeps_some_calibrations_and_without_a_limit_there_is_
     assert LEAST_RESIDENT <= plan_resident(None, 0) <= RESIDENT
 
 
-def plan(engine: Engine, cores: int, **given: int) -> Execution:
+def plan(engine: Engine, cores: int, **given: int) -> BatchingPlan:
     wanted = {"runs": 0, "threads": 0, "max_batch_tokens": 0} | given
     return plan_execution(engine, cores, **wanted, max_wait=1.0)
 
@@ -111,19 +111,18 @@ def plan(engine: Engine, cores: int, **given: int) -> Execution:
 @pytest.mark.parametrize("cores", [1, 2, 5, 8, 16, 64])
 def test_on_a_processor_all_cores_and_no_more_are_used(cores: int) -> None:
     made = plan("onnxruntime", cores)
-    assert made.plan.runs == min(cores, MOST_RUNS)
-    assert 1 <= made.plan.runs * made.threads <= cores
-    assert made.plan.exclusive == (cores > 1)
+    assert made.runs == min(cores, MOST_RUNS)
+    assert 1 <= made.runs * made.threads <= cores
     assert made.threads_alone == (cores if cores > 1 else 0)
-    assert (made.plan.ahead, made.plan.max_batch_tokens) == (0, CPU_TOKENS)
+    assert (made.ahead, made.max_batch_tokens) == (0, CPU_TOKENS)
 
 
 def test_on_a_gpu_one_batch_runs_while_one_is_prepared() -> None:
     made = plan("cuda", 16)
-    assert (made.plan.runs, made.plan.ahead, made.plan.exclusive) == (1, 1, False)
-    assert (made.plan.max_batch_tokens, made.threads_alone) == (GPU_TOKENS, 0)
+    assert (made.runs, made.ahead) == (1, 1)
+    assert (made.max_batch_tokens, made.threads_alone) == (GPU_TOKENS, 0)
 
 
 def test_what_is_given_is_taken() -> None:
     made = plan("onnxruntime", 8, runs=2, threads=3, max_batch_tokens=99)
-    assert (made.plan.runs, made.threads, made.plan.max_batch_tokens) == (2, 3, 99)
+    assert (made.runs, made.threads, made.max_batch_tokens) == (2, 3, 99)

@@ -316,7 +316,7 @@ class ObservedEncoder(FakeEncoder):
 
 async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_waits_and_shares_it() -> None:
     encoder = ObservedEncoder()
-    with embedder(encoder, runs=2, exclusive=True, max_batch_texts=2) as made:
+    with embedder(encoder, runs=2, threads_alone=2, max_batch_texts=2) as made:
         encoder.free.clear()
         first = await under_way(made, "one", "two")
         assert await asyncio.to_thread(encoder.busy.wait, 10)
@@ -334,7 +334,7 @@ async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_wai
 )
 async def test_texts_that_cannot_share_a_batch_run_side_by_side(pair: tuple[str, str], *, alone: bool) -> None:
     encoder = ObservedEncoder()
-    with embedder(encoder, runs=2, exclusive=True, same_length=4, max_batch_texts=8) as made:
+    with embedder(encoder, runs=2, threads_alone=2, same_length=4, max_batch_texts=8) as made:
         encoder.free.clear()
         task = await under_way(made, *pair)
         await until(lambda: sum(encoder.prepared) == 2)
@@ -346,7 +346,7 @@ async def test_texts_that_cannot_share_a_batch_run_side_by_side(pair: tuple[str,
 
 async def test_beside_a_calibration_no_run_waits_for_all_cores() -> None:
     encoder = ObservedEncoder()
-    with embedder(encoder, runs=2, exclusive=True) as made:
+    with embedder(encoder, runs=2, threads_alone=2) as made:
         made.batcher.cpu_contended = True
         await vectors(made, "one", "two")
     assert not any(encoder.exclusive)
