@@ -98,7 +98,8 @@ def test_from_a_file_to_pairs_of_a_stated_precision(visit: Visit, site: Site, tm
     assert f"about {round(answer['expected_false'])} are false" in said
     assert "most alike pairs" in said  # what is missed stands beside what is wrong
     hits = answer["passing"] - answer["expected_false"]
-    assert f"about {hits / answer['recall'] - hits:.0f} others" in said
+    assert f"about {hits / answer['recall'] - hits:.0f} are missed" in said
+    assert f"; {answer['matched_rows'][0]:,} of " in said
     assert re.search(r"sure|rough", said)
     path = downloaded(analyst, "Download", tmp_path)
     rows = rows_of(path)
@@ -159,7 +160,7 @@ def nothing_is_said_of_another_target(analyst: Analyst, site: Site, job: str) ->
     analyst.sees("Give a number from −1 to 1.")
     assert analyst.page.locator(".tile.stale").count() == 1
     analyst.fills("Wanted", "-1")
-    analyst.sees(re.compile("that were judged different are left out"))
+    analyst.sees(re.compile("Left out: .* above it, judged different"))
     analyst.fills("Wanted", "0.99")
     wait_until(lambda: f"{site.get(f'/matches/{job}?similarity=0.99')['answer']['passing']} pairs" in tile(analyst))
 
@@ -206,7 +207,7 @@ def test_the_line_in_the_histogram_is_dragged_by_mouse_and_by_keyboard(visit: Vi
     wait_until(lambda: site.get(f"/matches/{job}")["judged"] == 12)
     labels = site.get(f"/matches/{job}")["histogram"]
     same, different = sum(labels["matches"]), sum(labels["others"])
-    wait_until(lambda: f"{same} are the same and {different} different" in canvas.get_attribute("aria-label"))
+    wait_until(lambda: f"Judged: {same} the same, {different} different" in canvas.get_attribute("aria-label"))
 
 
 def test_new_texts_against_known_ones_in_another_format(visit: Visit, site: Site, tmp_path: Path) -> None:
@@ -342,7 +343,7 @@ def test_a_wrong_judgement_is_changed_in_the_list(visit: Visit, site: Site) -> N
     wait_until(lambda: chip.count() == 0)  # it is left out
     assert labels() == before | {same: 0}
     out = site.get(f"/matches/{job}?similarity=0.5")["answer"]["left_out"]
-    assert f"{out} pair{'s' * (out > 1)} that w" in tile(analyst)
+    assert f"Left out: {out} pair" in tile(analyst)
     analyst.chooses("Show", "judged")
     chip.select_option("1")
     wait_until(lambda: labels() == before)
@@ -379,7 +380,7 @@ def test_the_sample_by_keyboard_alone(visit: Visit, site: Site) -> None:
     first = pair(analyst)
     analyst.enters("Judge pairs")  # keys judge a pair that is seen
     for undo in ("Backspace", "u"):
-        keyboard.press("s")
+        keyboard.press(" ")
         assert pair(analyst) != first
         keyboard.press(undo)
         assert pair(analyst) == first

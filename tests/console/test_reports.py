@@ -29,7 +29,9 @@ def test_a_report_begins_with_the_threshold_to_use_and_the_next_step(visit: Visi
     if report["labels"]:  # what they tell comes first
         rows = report["labels"]["table"]
         best = max((row for row in rows if row["precision"] <= 0.9), key=lambda row: row["precision"])
-        use = f"Use {best['similarity']:.2f}: {100 * best['precision']:.0f} % of the pairs that pass are matches"
+        use = (
+            f"Use {best['similarity']:.2f}: {100 * best['precision']:.0f}\N{NO-BREAK SPACE}% of the pairs that pass are"
+        )
         assert first.index(use) < first.index(f"From {similarity:.2f} on, 1 in 100 unrelated pairs passes")
         assert float(analyst.field("Wanted precision in per cent").input_value()) == pytest.approx(
             100 * best["precision"]
@@ -39,7 +41,7 @@ def test_a_report_begins_with_the_threshold_to_use_and_the_next_step(visit: Visi
         ends = "cells => cells.map((cell) => getComputedStyle(cell).textAlign)"
         assert set(brings.locator("th[scope=col]:nth-child(3), td:nth-child(3)").evaluate_all(ends)) == {"right"}
     else:
-        assert f"Use {similarity:.2f}: 1 in 100 unrelated pairs passes." in first
+        assert f"From {similarity:.2f} on, 1 in 100 unrelated pairs passes." in first
     passing = float(f"{report['sentences'] * (report['sentences'] - 1) / 200:.2g}")
     assert f"each compared with each, about {passing:,.0f} pairs pass. Nearly all of them are false" in first
     assert "Next step: " in first

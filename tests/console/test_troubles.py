@@ -177,7 +177,7 @@ class Download(Judging):
         assert len(rows_of(path)) == answer["passing"]
         wait_until(lambda: tile(analyst).startswith(f"{answer['passing']:,} pairs"))
         assert answer["left_out"] == (self.trouble == "two tabs")
-        assert ("1 pair that was judged different is left out." in analyst.text("main")) == bool(answer["left_out"])
+        assert ("Left out: 1 pair above it, judged different." in analyst.text("main")) == bool(answer["left_out"])
 
 
 @pytest.mark.parametrize("trouble", ["killed", "closed", "two tabs", "slow"])

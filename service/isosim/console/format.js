@@ -21,7 +21,7 @@ export function percent(share) {
   if (share === null || share === undefined) return "–";
   const away = Math.min(share, 1 - share);
   const digits = away <= 0 ? 0 : Math.min(9, Math.max(0, 1 - Math.floor(Math.log10(away * 100))));
-  return `${(share * 100).toFixed(digits).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")} %`;
+  return `${(share * 100).toFixed(digits).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")}\u00a0%`; // on one line
 }
 
 /** Two shares, the lower one first. */

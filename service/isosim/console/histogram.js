@@ -45,7 +45,7 @@ export function scores(first, floor, moved, signal) {
         },
         plugins: [{ id: "line", afterLayout: lay }],
       }),
-      summary: `${answer?.adjusted ? `${counted(answer.passing, "pair")} pass, by their words as well: the line does not show which.` : answer ? `The line stands at ${score(answer.similarity, 2)}: ${counted(answer.passing, "pair")} pass.` : "No similarity reaches the target."}${some ? ` Of the judged pairs, ${count(same)} are the same and ${count(different)} different.` : ""}`,
+      summary: `${answer?.adjusted ? `${counted(answer.passing, "pair")} pass, by their words as well: the line does not show which.` : answer ? `The line stands at ${score(answer.similarity, 2)}: ${counted(answer.passing, "pair")} pass.` : "No similarity reaches the target."}${some ? ` Judged: ${count(same)} the same, ${count(different)} different.` : ""}`,
       numbers: table("Pairs by similarity", ["Similarity from", "Pairs", "Judged the same", "Judged different"],
         compared.map((pairs, index) => [score(edges[index], 2), ...[pairs, matches[index], others[index]].map(count)]).reverse()),
     };

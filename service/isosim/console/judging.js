@@ -10,10 +10,10 @@ const LONGEST_WAIT = 15000;
 const DRAWN = 10; // pairs that are fetched together: the server draws better ones as it learns
 const LOW = 3; // pairs left when more are fetched
 const ENOUGH = 50; // judgements that tell something; the server says how many more
-const KEYS = { 1: 1, 0: 0, s: null, S: null, " ": null };
+const KEYS = { 1: 1, 0: 0, " ": null };
 
 /** How many judgements a match wants in all: 50, 100, 200 and so on, since the server's estimate changes with each one. */
-export const goal = (judged, more) => {
+const goal = (judged, more) => {
   const near = ENOUGH * 2 ** Math.max(0, Math.round(Math.log2((judged + more) / ENOUGH)));
   return near > judged ? near : ENOUGH * 2 ** (Math.floor(Math.log2(judged / ENOUGH)) + 1);
 };
@@ -94,7 +94,7 @@ window.addEventListener("beforeunload", (event) => {
 
 /**
  * given: { job, judged: so many are, target(): what the pairs shall tell about, as parameters, changed(answer): judgements
- * were confirmed }. Returns { element, expect(more): how many more judgements are useful, null for unknown, labelOf(pair,
+ * were confirmed }. Returns { element, left(judged, more): how many more are wanted, expect(more): how many more judgements are useful, null for unknown, labelOf(pair,
  * label): the judgement where the server has this label, correct(pair, label): judges a judged pair anew, reading():
  * before all judged pairs are read, returns what takes them, print(rows): them in short, seen(): those that were read }.
  */
@@ -103,13 +103,13 @@ export function judging(given, context) {
   const where = path("matches", given.job);
   const outbox = outboxes.get(given.job) ?? new Outbox(given.job);
   outboxes.set(given.job, outbox);
-  const state = { judged: given.judged, more: null, queue: [], passed: [], met: new Set(outbox.pending.keys()), fetching: false, all: false };
+  const state = { judged: given.judged, more: null, goal: 0, queue: [], passed: [], met: new Set(outbox.pending.keys()), fetching: false, all: false };
 
   const sides = [h("blockquote", { dir: "auto", class: "sample" }), h("blockquote", { dir: "auto", class: "sample" })];
   const pair = h("div", { class: "pair", "aria-live": "polite" }, ...sides);
   const same = button("Same", () => judge(1), { "aria-keyshortcuts": "1" });
   const different = button("Different", () => judge(0), { "aria-keyshortcuts": "0" });
-  const skip = button("Skip", () => judge(null), { class: "quiet", "aria-keyshortcuts": "S" });
+  const skip = button("Skip", () => judge(null), { class: "quiet", "aria-keyshortcuts": "Space" });
   const back = button("Undo", undo, { class: "quiet", "aria-keyshortcuts": "U" });
   const done = h("p", { class: "progress" });
   const last = h("p", { class: "muted", role: "status" });
@@ -119,7 +119,7 @@ export function judging(given, context) {
   const element = h("section", { class: "card judging", tabindex: "-1", "aria-labelledby": "judge" },
     h("div", { class: "heading" }, h("h2", { id: "judge" }, "Do these two mean the same?"), done),
     h("div", { class: "buttons equal" }, same, different, skip, back), pair, waiting, last, unsent, elsewhere,
-    h("p", { class: "muted small keys" }, "Keys: 1 same, 0 different, S or space skip, U or Backspace undo."));
+    h("p", { class: "muted small keys" }, "Keys: 1 same, 0 different, space skip, U or Backspace undo. Would one answer do for both? Then they mean the same."));
 
   outbox.told = ({ answer, error, wait }) => {
     if (answer) state.judged = answer.judged;
@@ -188,10 +188,13 @@ export function judging(given, context) {
     event.preventDefault();
   }, { signal });
 
+  /** How many more judgements are wanted. The goal stands until it is reached; the server's estimate changes with each one. */
+  const left = (judged, more) => (state.goal = judged < state.goal ? state.goal : goal(judged, more)) - judged;
+
   function update() {
     const unconfirmed = [...outbox.pending].reduce((sum, [pair, label]) => sum + (label !== null) - outbox.known.has(pair), 0);
     const judged = Math.max(0, state.judged + unconfirmed);
-    done.textContent = state.more === 0 && judged >= ENOUGH ? `${count(judged)}: enough` : `${count(judged)} of about ${count(goal(judged, state.more ?? 0))}`;
+    done.textContent = state.more === 0 && judged >= ENOUGH ? `${count(judged)}: enough` : `${count(judged)} of about ${count(judged + left(judged, state.more ?? 0))}`;
     const [shown] = state.queue;
     for (const control of [same, different, skip]) control.disabled = !shown;
     back.disabled = !state.passed.length;
@@ -223,6 +226,7 @@ export function judging(given, context) {
   fetchPairs();
   return {
     element,
+    left,
     print,
     seen: () => state.seen,
     reading() {

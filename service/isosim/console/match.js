@@ -7,7 +7,7 @@ import { count, counted, dated, percent, plainly, range, score, sentence } from 
 import { parseLines } from "./intake.js";
 import { ACTIVE, follow, progress } from "./job.js";
 import { scores } from "./histogram.js";
-import { forget, judging, goal, wantedKey } from "./judging.js";
+import { forget, judging, wantedKey } from "./judging.js";
 import { nameOf, removeMatch } from "./matches.js";
 
 const WAIT = 400; // ms after the last key stroke in the target
@@ -22,10 +22,11 @@ const ROUGH = 0.4; // width from which on the labels are too few; unmeasured
 const ENOUGH = 50; // judgements that tell something
 const KINDS = {
   precision: { label: "How many should be right", first: "90", hint: "Of 100 pairs that pass, so many should mean the same (the precision).", read: (text) => Number(text) / 100, valid: (value) => value >= 0.1 && value < 1, fault: "Give per cent: from 10 to below 100, for example 80." },
+  surely: { label: "How many should surely be right", first: "80", hint: "As above, but with 95 % certainty: the lower end of the interval reaches it.", read: (text) => Number(text) / 100, asks: (value) => ({ precision: value, confidence: 0.95 }), valid: (value) => value >= 0.1 && value < 1, fault: "Give per cent: from 10 to below 100, for example 80." },
   similarity: { label: "How alike they must be", first: "0.9", hint: "The lowest similarity that passes; 1 is the same text.", read: Number, valid: (value) => value >= -1 && value <= 1, fault: "Give a number from −1 to 1." },
 };
 const SHOWS = { passing: "Pairs that pass", judged: "Judged pairs" };
-const FORMS = { pairs: "Pairs, the most alike first", best: "Each row with its best match", clusters: "Groups of rows that mean the same" };
+const FORMS = { pairs: "Pairs, the most alike first", best: "Each row with its best match", clusters: "Groups of rows" };
 const FORMATS = { xlsx: "Excel workbook", csv: "CSV", ndjson: "Lines of JSON" };
 
 export async function openMatch([id, ...wanted], context) {
@@ -90,8 +91,8 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   const until = h("time", {});
 
   const remembered = wantedKey(match.job);
-  const last = { precision: KINDS.precision.first };
-  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: () => ask(kind.value === "similarity" ? score(state.answer?.similarity ?? 0.9, 2) : last.precision) });
+  const last = { precision: KINDS.precision.first, surely: KINDS.surely.first };
+  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: () => ask(kind.value === "similarity" ? score(state.answer?.similarity ?? 0.9, 2) : last[kind.value]) });
   const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: KINDS.precision.first, oninput: later });
   const [thenKind, thenValue] = wantedKind in KINDS && wantedValue ? [wantedKind, wantedValue] : (localStorage.getItem(remembered) ?? "").split(" ");
   if (thenKind in KINDS) [kind.value, input.value, last[thenKind]] = [thenKind, thenValue, thenValue];
@@ -99,7 +100,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   const tile = h("div", { class: "tile", role: "status" });
   const judge = judging({
     job: match.job, judged: match.judged,
-    target: () => (kind.value === "precision" && target() ? target() : state.asked),
+    target: () => (target()?.precision ? { precision: target().precision } : state.asked),
     changed: (answer) => {
       tellUntil(answer.until);
       clearTimeout(state.timer);
@@ -131,7 +132,8 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   /** The target as parameters of the service; null where none is given rightly. */
   function target() {
     const value = input.value === "" ? NaN : KINDS[kind.value].read(input.value);
-    return KINDS[kind.value].valid(value) ? { [kind.value]: value } : null;
+    const { valid, asks = () => ({ [kind.value]: value }) } = KINDS[kind.value];
+    return valid(value) ? asks(value) : null;
   }
 
   function ask(value) {
@@ -231,7 +233,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     return [
       h("p", { class: "big" }, "No pairs ", badge(early ? "too early to tell" : "out of reach", "warn")),
       h("p", {}, `At no similarity are ${input.value} % of the pairs right, as far as ${counted(judged, "judgement")} tell.`, precision ? ` The highest is ${share} %, with ${passing} pairs.` : ""),
-      h("p", {}, h("strong", {}, "Next step: "), `${early || !precision ? "" : "ask for less, or "}judge ${more ? `about ${count(goal(judged, more) - judged)} more pairs` : "more pairs"}.`),
+      h("p", {}, h("strong", {}, "Next step: "), `${early || !precision ? "" : "ask for less, or "}judge ${more ? `about ${count(judge.left(judged, more))} more pairs` : "more pairs"}.`),
       h("div", { class: "buttons" }, early && toJudge("Judge pairs", true), less, !early && toJudge("Judge pairs", !less)),
     ];
   }
@@ -246,18 +248,19 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     state.sure = known && width <= (before && state.sure ? UNSURE : SURE);
     if (state.sure) state.surest = asked;
     const { sure } = state;
-    const [word, colour] = sure ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
+    const rare = known && precision < 0.5;
+    const [word, colour] = rare ? ["mostly false", "bad"] : sure ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
     return [
-      h("p", { class: "big" }, h("strong", {}, counted(passing, "pair")), " ", badge(word, colour)),
+      h("p", { class: "big" }, h("strong", {}, counted(passing, "pair")), " ", badge(known && !rare ? `${word}: ± ${percent(Math.ceil(50 * width) / 100)}` : word, colour)),
       known && h("p", {}, `${confirmed ? `${count(confirmed)} of them ${confirmed === 1 ? "is" : "are"} judged the same. Of the other ${count(passing - confirmed)}, about` : "About"} ${count(Math.round(wrong))} are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): in all, ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}).`),
-      known ? h("p", {}, `They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the ${counted(match.candidates, "most alike pair")}${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)} lower. From ${counted(judged, "judgement")}.`)
+      known ? h("p", {}, `They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the ${counted(match.candidates, "most alike pair")}${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)}. From ${counted(judged, "judgement")}.`)
         : h("p", {}, `Not judged${judged ? " enough" : ""}: how many of these pairs are right is unknown.`),
-      h("p", {}, `Similarity${answer.adjusted ? ", less what other words take away," : ""} from ${score(answer.similarity, 2)} on. ${ownOf(answer)}`),
+      h("p", {}, `Similarity${answer.adjusted ? ", less what other words take away," : ""} from ${score(answer.similarity, 2)} on; ${answer.matched_rows.map((found, file) => `${count(found)} of ${counted(match.rows[file], "row")}${match.files.length > 1 ? ` of ${match.files[file]}` : ""}`).join(" and ")} in a pair. ${ownOf(answer)}`),
       before && !sure && h("p", { class: "verdict warn" }, "This was sure before: the last judgements differ from what the earlier ones let expect."),
       ...notices,
       h("p", {}, h("strong", {}, "Next step: "), !known ? `judge ${judged < ENOUGH ? `about ${counted(ENOUGH - judged, "pair")}${judged ? " more" : ""}` : "on"}, until there are some that mean the same and some that do not.`
-        : sure ? "download the pairs." : `judge about ${count(goal(judged, more) - judged)} more, and the figures become surer.`),
-      h("div", { class: "buttons" }, sure ? button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }) : toJudge("Judge pairs", true)),
+        : rare ? "ask for more that are right: move the line to the right." : sure ? "download the pairs." : `judge about ${count(judge.left(judged, more))} more, until the share that is right is known to ± 10\u00a0%; or download the pairs as they are.`),
+      h("div", { class: "buttons" }, sure && !rare ? button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }) : toJudge("Judge pairs", true)),
     ].filter(Boolean);
   }
 
@@ -269,7 +272,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     if (rows.length < MOST_JUDGED) learn(rows);
     const passing = shown.value === "passing";
     if (passing && !state.asked) {
-      pairs.replaceChildren();
+      pairs.replaceChildren(h("p", { class: "muted" }, "No pair passes."));
       lead.textContent = "";
       return;
     }
@@ -344,11 +347,11 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     ...match.notices.map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice)))),
     judge.element, // above all that changes with a judgement, so that it stays where it is
     h("section", { class: "card", "aria-labelledby": "answer" }, h("h2", { id: "answer" }, "What passes"),
-      h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared, started ${dated(match.created)}.`),
+      h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared${domain ? ` on the scale of ${domain}` : ""}, started ${dated(match.created)}.`),
       picture.element, h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile),
     h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),
-      h("div", { class: "row" }, field("Content", form, ""), field("Format", format, ""), h("div", { class: "buttons" }, save)), hold, own,
-      h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels can be used again with other files."),
+      h("div", { class: "row" }, field("Content", form, "Each text of a group is like the group on average: a pair whose groups do not fit is in none."), field("Format", format, ""), h("div", { class: "buttons" }, save)), hold, own,
+      h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels that are downloaded can be given to a domain, under Calibrate."),
       h("div", { class: "buttons" }, saveLabels, use, button("Delete this match", async () => { if (await removeMatch(match, context)) location.hash = "#/"; }, { class: "danger quiet" })),
       use && h("p", { class: "muted small" }, `From ${context.server.fewest_labels} judged pairs on, ${domain} can take them: a new version with these labels is made, in place of earlier labels.`)),
     h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), field("Show", shown, "A judgement in the list can be changed; it counts at once."), lead, pairs),
@@ -358,14 +361,13 @@ function resultOf(match, [wantedKind, wantedValue], context) {
 /** How many matches the target does not let pass, as far as the share that is found tells. */
 function missedOf({ passing, expected_false: wrong, recall, recall_interval: recalls }) {
   const at = (share) => count(Math.round((passing - wrong) * (1 / share - 1)));
-  if (!recall) return "the others score";
-  return `about ${at(recall)} others${recalls && recalls[0] > 0 ? ` (${at(recalls[1])} to ${at(recalls[0])})` : ""} score`;
+  if (!recall) return "the others are missed";
+  return `about ${at(recall)} are missed${recalls && recalls[0] > 0 ? ` (${at(recalls[1])} to ${at(recalls[0])})` : ""}`;
 }
 
 /** Which judged pairs the threshold does not decide. */
 function ownOf({ left_out: out, confirmed_below: below }) {
-  return [out && `${counted(out, "pair")} that ${out === 1 ? "was judged different is" : "were judged different are"} left out.`,
-    below && `${counted(below, "less alike pair")} that ${below === 1 ? "was judged the same is" : "were judged the same are"} in.`].filter(Boolean).join(" ");
+  return [below && `Besides, ${counted(below, "pair")} below that, judged the same.`, out && `Left out: ${counted(out, "pair")} above it, judged different.`].filter(Boolean).join(" ");
 }
 
 const widthOf = ({ precision_interval: interval }) => (interval ? interval[1] - interval[0] : 1);

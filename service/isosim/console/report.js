@@ -83,7 +83,7 @@ function decision(version, role, advised, champion) {
 function advice(advised, report, best) {
   if (advised instanceof Refused) return [`No threshold lets 1 in 100 unrelated pairs pass. ${sentence(advised.message)}`];
   if (best) return [`From ${score(advised.similarity)} on, 1 in 100 unrelated pairs passes; that suits the comparison of two single sentences.`];
-  return ["Use ", h("strong", { class: "big" }, score(advised.similarity)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this similarity on."];
+  return ["From ", h("strong", { class: "big" }, score(advised.similarity)), " on, 1 in 100 unrelated pairs passes. Which of those that pass mean the same, only labelled pairs tell."];
 }
 
 /** Why the method was chosen. */

@@ -161,7 +161,7 @@ def test_the_forms_of_a_result(server: Server, matched: dict[str, Any]) -> None:
     book = open_table(io.BytesIO(get(server, f"{job}/result?format=xlsx&at_most=3").content), "xlsx", sheet="matches")
     assert (book.columns, book.first[0][names.index("note_a")]) == (names, "=1+1")
     content = get(server, f"{job}/result?format=xlsx&similarity=0.9").content
-    worth = {row[0]: row[1:] for row in open_table(io.BytesIO(content), "xlsx", sheet="worth").first}
+    worth = {row[0]: row[1:] for row in open_table(io.BytesIO(content), "xlsx", sheet="figures").first}
     answer = get(server, f"{job}?similarity=0.9").json()["answer"]
     assert worth["asked for: similarity"][0] == "0.9"
     assert worth["pairs of different texts that pass"][0] == str(answer["passing"])
@@ -271,7 +271,7 @@ def judged_pairs_follow_their_judgement(server: Server, job: str, judged: list[d
             response = get(server, f"{job}/result?form={form}&format=csv&{query}")
             assert response.headers.get("x-isosim-left-out") == stated
         content = get(server, f"{job}/result?format=xlsx&{query}").content
-        worth = {row[0]: row[1:] for row in open_table(io.BytesIO(content), "xlsx", sheet="worth").first}
+        worth = {row[0]: row[1:] for row in open_table(io.BytesIO(content), "xlsx", sheet="figures").first}
         assert worth["left out, because they were judged different"][0] == str(answer["left_out"])
     assert judge(server, job, [{"pair": low[0]["pair"], "label": 0}]).status_code == 200
 
@@ -341,6 +341,9 @@ def test_two_files_and_a_domain(server: Server, matched: dict[str, Any]) -> None
     some = [row["row_b"] for row in rows_of(server, found["job"], "form=best&similarity=0.9")]
     assert few[0] == len(some) - some.count(None) <= len(some)
     assert few[1] >= len({*some} - {None})
+    content = get(server, f"{found['job']}/result?form=best&similarity=1&format=csv").content
+    names, *cells = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""))
+    assert {len(row) for row in cells} == {len(names)}  # also those without a match
     response = get(server, f"{found['job']}/result?form=clusters")
     assert (response.status_code, "one file" in response.json()["error"]) == (422, True)
     target = {"fmr": 0.001}

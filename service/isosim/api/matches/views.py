@@ -132,8 +132,8 @@ class View:
                 )
         if threshold < self.candidates.floor:
             self.notices.append(
-                f"the threshold, {threshold:.4f}, lies below the floor: only pairs of at least "
-                f"{self.candidates.floor:.4f} were kept"
+                f"only pairs of at least {self.candidates.floor:.4f} were kept: those between it and the threshold, "
+                f"{threshold:.4f}, are missing"
             )
         return in_single_precision(threshold if self.ranking.adjusted else max(threshold, self.candidates.floor))
 
@@ -226,7 +226,7 @@ class View:
             ["of these, judged the same", answer.confirmed],
             [f"{'adjusted ' * answer.adjusted}similarity from (except for pairs judged the same)", answer.similarity],
             ["precision (share of them that mean the same)", answer.precision, *(answer.precision_interval or ())],
-            ["expected number of false ones", answer.expected_false, *(answer.expected_false_interval or ())],
+            ["expected number of false ones", *rounded(answer.expected_false, *(answer.expected_false_interval or ()))],
             ["recall (share of the matches among the kept pairs)", answer.recall, *(answer.recall_interval or ())],
             ["judged pairs", answer.judged],
             ["left out, because they were judged different", answer.left_out],
@@ -364,8 +364,14 @@ class View:
 
     def _cells(self, a: Row, b: Row | None, *scores: float | None) -> Cells:
         if b is None:
-            return [a.number, None, a.text, None, *scores, *a.cells]
+            return [a.number, None, a.text, None, *scores, *a.cells, *[None] * self._columns_of_b]
         return [a.number, b.number, a.text, b.text, *scores, *a.cells, *b.cells]
+
+    @property
+    def _columns_of_b(self) -> int:
+        """Number of the other columns of the last file."""
+        given = self.result.job.request.match
+        return len(given.columns[-1]) if given is not None and given.columns else 0
 
     def _ends(self, chosen: Rows) -> list[tuple[Row, Row]]:
         """The first rows of both texts of candidates."""
@@ -429,6 +435,10 @@ def unlike(names: list[str]) -> list[str]:
             number, free = number + 1, f"{name}_{number}"
         found[free] = None
     return [*found]
+
+
+def rounded(*numbers: float | None) -> list[float | None]:
+    return [None if number is None else round(number, 1) for number in numbers]
 
 
 def within(interval: tuple[float, float] | None, most: float) -> tuple[float, float] | None:

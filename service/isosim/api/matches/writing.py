@@ -22,6 +22,7 @@ NUMBER = re.compile(r"[+-]?[0-9.,]+")
 ROWS = 1000  # rows in a piece
 MOST_ROWS = 1_048_575  # of a sheet, besides its header
 MOST_CHARACTERS = 32_767  # of a cell in a workbook
+TEXTS, WIDE = ("text_a", "text_b", "text", "a", "b"), 60  # columns of texts, and their width in characters
 # A spreadsheet takes a cell that begins so for a formula, also in a CSV.
 FORMULA = tuple("=+-@＝＋－＠")
 
@@ -29,7 +30,7 @@ FORMULA = tuple("=+-@＝＋－＠")
 def written(
     kind: FileType, names: list[str], rows: Iterable[list[Any]], worth: Iterable[list[Any]] = ()
 ) -> Iterator[bytes]:
-    """The table in pieces, the header first. A workbook has the rows of `worth` in a second sheet.
+    """The table in pieces, the header first. A workbook has the rows of `worth` in a second sheet, `figures`.
 
     Raises:
         InvalidInput: a workbook cannot hold so many rows.
@@ -43,7 +44,7 @@ def written(
         for piece in pieces(rows):
             yield csv_lines(piece)
     else:
-        yield from workbook({"matches": chain([names], rows), "worth": worth})
+        yield from workbook({"matches": chain([names], rows), "figures": worth})
 
 
 def pieces(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
@@ -76,6 +77,8 @@ def workbook(sheets: Mapping[str, Iterable[list[Any]]]) -> Iterator[bytes]:
             sheet = book.add_worksheet(name)
             sheet.freeze_panes(1, 0)
             for number, row in enumerate(rows):
+                for column, title in enumerate(row if number == 0 else ()):
+                    sheet.set_column(column, column, WIDE if title in TEXTS or name != "matches" else None)
                 if number > MOST_ROWS:
                     raise InvalidInput(
                         f"a workbook holds at most {MOST_ROWS:,} rows; give at_most, or take the format csv"
