@@ -18,7 +18,7 @@ from isosim.bulk.cluster import cluster, distribute
 from isosim.bulk.job import BLOCK, Where
 from isosim.bulk.run import BlockWorker, run
 from isosim.encoders.store import EncoderStore
-from isosim.errors import Conflict
+from isosim.errors import Conflict, InvalidInput
 from isosim.store.blobs import opened
 from tests.bulk.conftest import ROWS, TEXTS, make, prepared
 from tests.processes import Process, free_port, start, wait_until
@@ -79,6 +79,9 @@ def test_another_job_is_refused_and_a_new_champion_is_not_taken(
     ):
         with pytest.raises(Conflict, match=told):
             prepared(tmp_path / "out", store, texts_file, **given)
+    with pytest.raises(InvalidInput, match="cannot be called 'vector'"):
+        prepared(tmp_path / "kept", store, texts_file, keep=("vector",))
+    assert not (tmp_path / "kept").exists()  # nothing is claimed
     assert calibrate(store, EncoderStore.at(store).find("tiny"), "tickets", "centring") == 2
     assert prepared(tmp_path / "out", store, texts_file)[0] == first
     with pytest.raises(Conflict, match="version: 1, now 2"):

@@ -43,8 +43,8 @@ def test_shares_are_written_no_finer_than_the_data_support_and_without_exponents
         percentile(1 - 1e-9, true, 2000000), percentile(null, null, null), roughly(0.264), roughly(0.9999),
         roughly(0.001), ...[1e-9, 0.5, 0.0123, 1].map(percent)];"""
     assert run("format", "percentile, roughly, percent", body) == [
-        "above 99.991 %", "above 99.91 %", "97.5 %", "above 99.99995 %", "–", "26 %", "above 99 %", "below 1 %",
-        "0.0000001 %", "50 %", "1.2 %", "100 %",
+        "above 99.991 %", "above 99.91 %", "97.5\xa0%", "above 99.99995 %", "–", "26 %", "above 99 %", "below 1 %",
+        "0.0000001\xa0%", "50\xa0%", "1.2\xa0%", "100\xa0%",
     ]  # fmt: skip
     rates = [1e-9, 4e-7, 3e-6, 1e-5, 1 / 1234, 0.4]
     said = run("format", "oneIn", "return given.map((rate) => oneIn(1 - rate, 2_000_000));", rates)

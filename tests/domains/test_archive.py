@@ -229,6 +229,29 @@ def folder_first(members: Members) -> bytes:
     return header.tobuf(tarfile.USTAR_FORMAT) + packed(members)
 
 
+def damaged(damage: Callable[[bytes, int], bytes]) -> Change:
+    """A second domain whose record's header, which begins at the given byte, is damaged."""
+
+    def change(members: Members) -> bytes:
+        content = packed(members | {name.replace("news/", "words/"): content for name, content in members.items()})
+        return damage(content, content.index(b"words/domain.json\0"))
+
+    return change
+
+
+def linked(members: Members) -> bytes:
+    header = tarfile.TarInfo("news/2/report.json")
+    header.type, header.linkname = tarfile.SYMTYPE, "/etc/hostname"
+    before = packed(dict([*members.items()][: [*members].index(header.name)]))
+    return before.rstrip(b"\0").ljust(-(-len(before.rstrip(b"\0")) // 512) * 512, b"\0") + header.tobuf() + bytes(1024)
+
+
+def far(members: Members) -> bytes:
+    record = json.loads(members[RECORD])
+    version = record["versions"].pop("2") | {"number": 10**12}
+    return packed(members | {RECORD: json.dumps(record | {"versions": {str(10**12): version}}).encode()})
+
+
 class Refused(NamedTuple):
     change: Change
     said: str
@@ -240,6 +263,14 @@ REFUSED = {
     "empty": Refused(lambda _: b"", "not an archive"),
     "cut off": Refused(lambda m: packed(m)[: len(packed(m)) // 2], "not an archive|cut off"),
     "cut off in the first file": Refused(lambda m: packed(m)[:512], "not an archive"),
+    "cut off before a second domain": Refused(damaged(lambda file, at: file[:at]), "has no end"),
+    "cut off in its header": Refused(damaged(lambda file, at: file[: at + 300]), "damaged header"),
+    "a wrong bit in its header": Refused(
+        damaged(lambda file, at: file[:at] + bytes([file[at] ^ 1]) + file[at + 1 :]), "damaged header"
+    ),
+    "its header lost": Refused(damaged(lambda file, at: file[:at] + bytes(512) + file[at + 512 :]), "damaged header"),
+    "a link": Refused(linked, "in the place of news/2"),
+    "a number that no request can name": Refused(far, "must have its number"),
     "another encoder": Refused(edited({}, encoder_id="other"), "news@2 was .* other .* has: .*tiny", EncoderMismatch),
     "another digest": Refused(edited({}, encoder="0" * 64), "which this store does not have", EncoderMismatch),
     "contents missing": Refused(edited({CONTENTS: None}), f"in the place of {CONTENTS}"),

@@ -204,8 +204,8 @@ class MatchAnswer(Answer):
     similarity: float
     """threshold: the lowest similarity of the pairs that pass without a judgement"""
     adjusted: bool = False
-    """whether it is one of the column `adjusted`: the similarity less what the words of the two texts take away, as
-    the labels teach"""
+    """whether `similarity` is one of the column `adjusted`: the similarity less what the words of the two texts take
+    away, as the labels teach. It is then no value for the parameter `similarity`"""
     passing: int
     """number of pairs that pass, of different texts: those that reach the threshold, without those that were judged
     different, and those that were judged the same"""
@@ -379,7 +379,6 @@ class Version(VersionSummary):
     """A version's provenance and report."""
 
     domain: str
-    """where an imported version was made: domain, version, release, and when it was imported"""
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each file, by name"""
     report: dict[str, Any] = field(default_factory=dict)

@@ -6,6 +6,7 @@ A scrape may run in any thread, so readings copy what the event loop may change.
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from isosim.api.state import Service
 from isosim.observability import logs
 from isosim.observability.metrics import Metrics
 
+MAX_KEYS = 100  # maximum number of API keys with series of their own
 MAX_DOMAINS = 500  # maximum number of domains in the series of champions
 Family = CounterMetricFamily | GaugeMetricFamily
 Values = float | None | list[tuple[list[str], float]]  # one value, no series, or values with their labels
@@ -39,10 +41,15 @@ class Reading(NamedTuple):
 
 
 def texts_of_keys(service: Service) -> Values:
-    """Texts by name of the API key and result."""
+    """Texts by name of the API key and result. The first MAX_KEYS names have series of their own."""
     if service.settings.metrics_port is None:  # the API's port shows metrics without a key
         return None
-    return [([name or "(unnamed)", result], texts) for (name, result), texts in dict(service.limits.texts).items()]
+    counts = dict(service.limits.texts)
+    names = list(dict.fromkeys(name for name, _ in counts if name))[:MAX_KEYS]
+    shown: Counter[tuple[str, str]] = Counter()
+    for (name, result), texts in counts.items():
+        shown[name if name in names else "(other)" if name else "(unnamed)", result] += texts
+    return [([*labels], texts) for labels, texts in shown.items()]
 
 
 def remote_encoders(state: str) -> Callable[[Service], Values]:

@@ -19,7 +19,6 @@ from isosim.encoders.brought import faults
 from isosim.encoders.engines import engine_on
 from isosim.encoders.store import EncoderStore
 from isosim.encoders.texts import PooledVector
-from isosim.errors import InvalidInput
 from isosim.jobs.offline import open_texts
 from isosim.scoring.calibration import DomainRef
 from isosim.scoring.similarity import flags_of, normalized, score
@@ -71,15 +70,12 @@ class Engine:
 
         Raises:
             TokenizerFailure, BackendFailure: the texts cannot be encoded.
-            InvalidInput: a kept column has the name of a result.
         """
         began, options = time.perf_counter(), self.job.options
         reasons: list[str | None] = [None] * len(table)
         sides = self._vectors(table, reasons) if options.vectors else self._texts(table, reasons)
         made = self._embedded(sides, len(table)) if options.task == "embed" else self._scored(sides, len(table))
         first = block * options.rows
-        if taken := sorted({*options.keep} & {"row", *made, "error"}):
-            raise InvalidInput(f"a kept column cannot be called {taken[0]!r}, because the output has one of that name")
         columns = {
             "row": pa.array(np.arange(first, first + len(table))),
             **{name: table[name] for name in options.keep},

@@ -11,7 +11,7 @@ import orjson
 from isosim.bulk.inputs import TEXT, VECTOR, Input, InputFile, open_input
 from isosim.domains.registry import load_calibration
 from isosim.encoders.store import EncoderStore
-from isosim.errors import Conflict
+from isosim.errors import Conflict, InvalidInput
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.store.artifacts import json_bytes, parsed
 from isosim.store.blobs import Blobs, Changed, opened
@@ -21,6 +21,12 @@ BLOCK = 4096  # rows per file; with 384 dimensions a file of vectors takes 6 MB,
 # Packages whose version can change the bytes of the output.
 DECIDE_BYTES = ("isosim", "onnxruntime", "onnxruntime-gpu", "pyarrow", "tokenizers")
 Form = Literal["parquet", "csv"]
+RESULTS = {
+    "embed": ("row", "vector", "truncated", "unreadable", "error"),
+    "score": (
+        "row", "cosine", "similarity", "percentile", "probability", "extrapolated", "flags_a", "flags_b", "error",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,8 @@ def prepare(
     """
     artifact = EncoderStore.at(where.store, where.seed).find(encoder)
     options = replace(options, vectors=options.vectors or artifact.kind == "vectors")
+    if taken := sorted({*options.keep} & {*RESULTS[options.task]}):
+        raise InvalidInput(f"a kept column cannot be called {taken[0]!r}, because the output has one of that name")
     columns = dict.fromkeys(options.columns, VECTOR if options.vectors else TEXT)
     rows = open_input(source, dict.fromkeys(options.keep) | columns)
     target = opened(output)

@@ -13,7 +13,7 @@ from isosim.bulk.inputs import open_input
 from isosim.bulk.job import BLOCK, Form, Job, claim, present
 from isosim.bulk.run import SUCCESS, Report
 from isosim.bulk.writing import to_bytes
-from isosim.errors import InvalidInput
+from isosim.errors import EmptyInput, InvalidInput
 from isosim.matching.candidates import MARGIN, pairs_above
 from isosim.scoring.advice import Advice, Target, advise
 from isosim.scoring.calibration import Calibration
@@ -80,7 +80,7 @@ def find(
     radius = advice.similarity - MARGIN
     facts = job.provenance(task="pairs", space="", **{name: str(value) for name, value in search.target.facts.items()})
     there = present(target)
-    count = 0  # of this run
+    count = counted(output, form)
     for number, start in enumerate(range(0, len(unit), search.block)):
         name, stop = f"part-{number:06}.{form}", min(start + search.block, len(unit))
         if name in there:
@@ -96,10 +96,17 @@ def find(
                 )
         target.write(name, to_bytes(numbered(pa.concat_tables(block), rows, kept), form, facts))
         report(f"{count:,} pairs", stop / len(unit))
-    count = open_input(f"{output}/part-*.{form}", {"i": pa.int64()}).count()
     found = FoundPairs(len(rows), count, advice.similarity, advice.extrapolated, advice.pairs)
     target.write(SUCCESS, json_bytes(asdict(found)))
     return found
+
+
+def counted(output: str, form: str) -> int:
+    """Number of pairs in the files of OUTPUT."""
+    try:
+        return open_input(f"{output}/part-*.{form}", {"i": pa.int64()}).count()
+    except EmptyInput:
+        return 0
 
 
 def load(vectors: str, job: Job) -> tuple[Rows, Vectors, pa.Table]:

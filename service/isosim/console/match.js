@@ -92,7 +92,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
 
   const remembered = wantedKey(match.job);
   const last = { precision: KINDS.precision.first, surely: KINDS.surely.first };
-  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: () => ask(kind.value === "similarity" ? score(state.answer?.similarity ?? 0.9, 2) : last[kind.value]) });
+  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: () => ask(kind.value === "similarity" ? score(state.answer?.adjusted === false ? state.answer.similarity : 0.9, 2) : last[kind.value]) });
   const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: KINDS.precision.first, oninput: later });
   const [thenKind, thenValue] = wantedKind in KINDS && wantedValue ? [wantedKind, wantedValue] : (localStorage.getItem(remembered) ?? "").split(" ");
   if (thenKind in KINDS) [kind.value, input.value, last[thenKind]] = [thenKind, thenValue, thenValue];

@@ -33,6 +33,7 @@ FORMAT = 2  # number of the archive's format; increased if older releases would 
 CONTENTS, DOMAIN = "archive.json", "domain.json"
 RECORD = ("versions", "aliases", "thresholds")  # fields of a `Domain` that an archive has
 FILES = {WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS)}
+MOST_NUMBER = 10**9  # of a version, so that requests can name it
 NOT_AN_ARCHIVE = "the file is not an archive made by 'isosim domains export', or is cut off"
 # Appended to an error that names a damaged file.
 REMEDY = "delete the damaged version or file, or export the other domains by name"
@@ -202,7 +203,7 @@ class Import:
             if name == member.name or not NAME.fullmatch(name) or name in seen:
                 raise InvalidInput(f"the archive has a file {member.name[:120]!r}, which does not belong there")
             if self.rename is not None and seen:
-                raise InvalidInput("as: this parameter renames a single domain, but the archive has several")
+                raise InvalidInput("--as renames a single domain, but the archive has several")
             seen.add(name)
             record = self._record(members.json(member.name), member.name)
             self._import(name, record, self.store.checked(self.rename or name), members)
@@ -219,7 +220,7 @@ class Import:
             raise InvalidInput(f"{called} names no version")
         own: dict[str, list[int]] = {}  # encoder -> its versions
         for number, version in record.versions.items():
-            if not {REPORT} <= version.files.keys() <= FILES or version.number != number:
+            if not {REPORT} <= version.files.keys() <= FILES or not version.number == number < MOST_NUMBER:
                 raise InvalidInput(f"{called}: version {number} must have its number, and only files of a version")
             own.setdefault(version.encoder, []).append(number)
         aliases = {digest: kept_of(one, own[digest]) for digest, one in record.aliases.items() if digest in own}
@@ -315,20 +316,37 @@ def staging() -> Path:
 class Members:
     """The files of an archive, in order. Raises InvalidInput and tarfile's errors."""
 
+    next: tarfile.TarInfo | None  # None at the end
+
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
-        self.next = tar.next()  # None at the end
+        self._follow()
 
     def _take(self, wanted: str) -> IO[bytes]:
-        member, content = self.next, None if self.next is None else self._tar.extractfile(self.next)
+        member = self.next
+        content = self._tar.extractfile(member) if member is not None and member.isreg() else None
         if member is None or member.name != wanted or content is None:
             there = "its end" if member is None else f"{member.name[:120]!r}"
             raise InvalidInput(f"{NOT_AN_ARCHIVE}: it has {there} in the place of {wanted}")
         return content
 
+    def _follow(self) -> None:
+        """Goes to the next member. For tarfile, a damaged header is the end of the archive."""
+        self.next = self._tar.next()
+        if self.next is None:
+            file = self._tar.fileobj
+            file.seek(self._tar.offset)
+            length = 0
+            while block := file.read(1 << 20):
+                length += len(block)
+                if block.strip(tarfile.NUL):
+                    raise InvalidInput(f"{NOT_AN_ARCHIVE}: it has a damaged header")
+            if length < 2 * tarfile.BLOCKSIZE:
+                raise InvalidInput(f"{NOT_AN_ARCHIVE}: it has no end")
+
     def _advance(self) -> None:
         self._tar.members.clear()  # type: ignore[attr-defined]  # tarfile remembers all
-        self.next = self._tar.next()
+        self._follow()
 
     def json(self, name: str) -> dict[str, Any]:
         content = self._take(name).read()

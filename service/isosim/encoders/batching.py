@@ -448,7 +448,7 @@ def pack(
     oldest, length = waiting[0], max(waiting[0].length, 1)
     if same_length:
         length = rounded_up(length, same_length)
-        waiting = [pending for pending in waiting if rounded_up(pending.length, same_length) == length]
+        waiting = [pending for pending in waiting if rounded_up(max(pending.length, 1), same_length) == length]
         return waiting[: max(1, min(max_texts, max_tokens // length))]
     batch, longest, real = [oldest], length, length
     for pending in sorted(waiting[1:], key=lambda other: abs(other.length - length)):

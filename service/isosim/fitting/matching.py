@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from isosim.arrays import Rows, Vectors
@@ -23,10 +24,12 @@ from isosim.jobs.posted import Posted
 from isosim.matching import candidates
 from isosim.scoring.calibration import DEFAULT, DomainModel
 from isosim.scoring.method import Method
-from isosim.scoring.pair_features import pair_features
+from isosim.scoring.pair_features import PairFeatures, pair_features
 from isosim.scoring.similarity import normalized
 
-MOST = 5_000_000  # candidates; 60 MB
+MOST = 5_000_000  # candidates; 140 MB with their features
+SEARCH = 0.8  # share of the stage "matching" that the search takes; the rest are the features, 16 µs a pair
+PAIRS = 100_000  # whose features are computed at once
 BLOCK = 4096  # vectors that are calibrated at once, to save memory
 # The best pairs are shown once as many texts are embedded, and whenever there are GROWTH times as many.
 FIRST_LOOK, GROWTH, SHOWN = 1000, 4, 100
@@ -106,14 +109,13 @@ def match_job(
     unit = scaled(scale.fitted, encodings.vectors)
     own = [unit[numbers[side.first]] for numbers, side in zip(rows, sides, strict=True)]
     with stages("matching") as progress:
-        found = candidates.find(*own, most=MOST, report=progress)
+        found = candidates.find(*own, most=MOST, report=lambda share: progress(share * SEARCH))
+        ends = [[texts[number] for number in numbers[side.first]] for numbers, side in zip(rows, sides, strict=True)]
+        features = words_of(found, ends[0], ends[-1], lambda share: progress(SEARCH + share * (1 - SEARCH)))
     if found.pairs and not len(found.left):
         raise InvalidInput(
             f"more than {MOST:,} pairs are of texts that the encoder cannot tell apart; remove repetitions"
         )
-    ends = [[texts[number] for number in numbers[side.first]] for numbers, side in zip(rows, sides, strict=True)]
-    pairs = zip(found.left.tolist(), found.right.tolist(), strict=True)
-    features = pair_features((ends[0][a], ends[-1][b]) for a, b in pairs).astype(np.float32)
     facts = {
         "scale": scale.facts,
         "distinct": [len(side.first) for side in sides],
@@ -124,6 +126,19 @@ def match_job(
         "pairs": found.pairs,
     }
     return Match(Found(found, features, sides), scale, own[0] if len(own) == 1 else None, notices, facts)
+
+
+def words_of(
+    found: candidates.Candidates, left: Sequence[str], right: Sequence[str], progress: Callable[[float], None]
+) -> npt.NDArray[np.float32]:
+    """The features of the candidates' texts. (P, F)"""
+    features = np.empty((len(found.left), len(PairFeatures._fields)), np.float32)
+    for start in range(0, len(features), PAIRS):
+        part = slice(start, start + PAIRS)
+        pairs = zip(found.left[part].tolist(), found.right[part].tolist(), strict=True)
+        features[part] = pair_features((left[a], right[b]) for a, b in pairs)
+        progress(min((start + PAIRS) / len(features), 1.0))
+    return features
 
 
 def read_texts(path: Path, number_of: dict[str, int]) -> Rows:

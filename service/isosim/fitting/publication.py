@@ -92,7 +92,8 @@ class Fit:
             ).number
         champion = domains.read(request.domain).served(digest).champion
         if decision.promoted and champion != number:
-            why = f"version {champion} became champion while this one was written, which can still be promoted"
+            other = f"version {champion}" if champion else "another version"
+            why = f"{other} became champion while this one was written, which can still be promoted"
             return Decision(False, why, version=number)
         return decision._replace(version=number, promoted=champion == number)
 

@@ -97,7 +97,9 @@ def learn(x: Doubles, features: Floats, labels: Integers, seed: int) -> tuple[Do
 
 def taken(features: Floats, found: Doubles) -> Doubles:
     """How much the features take away, from 0 for the values that speak most for a match. (N, F), (F,) -> (N,)"""
-    away: Doubles = np.abs(np.asarray(features, np.float64) - (found > 0)) @ np.abs(found)
+    away = np.zeros(len(features))
+    for column, move in enumerate(found.tolist()):  # one by one, to save memory
+        away += abs(move) * np.abs(features[:, column] - (move > 0))
     return away
 
 

@@ -78,9 +78,12 @@ def inside(
 ) -> dict[int, list[tuple[int, int, float]]]:
     """For each part, the pairs of two of its texts, with their places in it."""
     found: dict[int, list[tuple[int, int, float]]] = {}
-    for a, b, value in [] if pairs is None else zip(*(column.tolist() for column in pairs), strict=True):
-        if part[a] == part[b] >= 0:
-            found.setdefault(int(part[a]), []).append((int(place[a]), int(place[b]), value))
+    if pairs is not None:
+        left, right, values = pairs
+        within = (part[left] == part[right]) & (part[left] >= 0)
+        columns = (part[left[within]], place[left[within]], place[right[within]], values[within])
+        for number, a, b, value in zip(*(column.tolist() for column in columns), strict=True):
+            found.setdefault(number, []).append((a, b, value))
     return found
 
 

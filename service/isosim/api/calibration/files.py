@@ -144,7 +144,7 @@ async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> No
 
 @contextmanager
 def one_of_few(service: Service, grant: Grant) -> Iterator[None]:
-    """Takes one of `service.file_readers` while a `with` block reads or writes a file or an archive. Raises Overloaded
+    """Takes one of `service.file_readers` while a `with` block reads or writes a file. Raises Overloaded
     if all are taken, or half of them by this API key of several."""
     readers = service.file_readers
     readers.check(grant, service.share(readers.most, 2), "files are being read", "send the request again later")

@@ -56,6 +56,7 @@ router = APIRouter(prefix="/matches", tags=["matches"])
 MOST_ROWS = 200_000  # rows of both files together: their vectors and the search take 1 GB of a worker's memory
 TOKENS_A_SECOND = 6000.0  # that two cores of a CPU encode (loadtest/README.md)
 PAIRS_A_SECOND = 1e8  # that they compare
+CANDIDATES_A_SECOND = 60_000  # whose words are compared
 FIT = 6.0  # s for a scale
 MOST_COLUMNS, LONGEST_NAME = 100, 100  # columns beside the text, and characters of their names
 
@@ -252,7 +253,8 @@ def seconds(spool: Spool, rows: list[int]) -> float:
     """Rough estimate of a job's run time on two cores: embedding takes most of it. A token has about four bytes."""
     tokens = spool.size / 4 + 4 * sum(rows)
     pairs = rows[0] * rows[-1] / (2 if len(rows) == 1 else 1)
-    return round(tokens / TOKENS_A_SECOND + pairs / PAIRS_A_SECOND + FIT, 1)
+    candidates = 10 * rows[0] / (2 if len(rows) == 1 else 1)
+    return round(tokens / TOKENS_A_SECOND + pairs / PAIRS_A_SECOND + candidates / CANDIDATES_A_SECOND + FIT, 1)
 
 
 async def scale_of(

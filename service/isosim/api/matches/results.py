@@ -260,10 +260,11 @@ async def pairs_to_judge(
     def look(result: Result) -> PairsToJudge:
         candidates, (judged, labels) = result.found.candidates, result.judged
         target: dict[str, Any] = {"precision": wanted["precision"]} if "precision" in wanted else {}
-        ranking = ranked(result)
         if wanted.keys() - {"confidence"} and not target:
             view = view_of(service, trace, result, wanted)
             ranking, target = view.ranking, {"threshold": view.threshold}
+        else:
+            ranking = ranked(result)
         places = draw(ranking.similarity, ranking.place[judged], labels, count, seed=job.request.seed, **target)
         drawn = ranking.order[places]
         pairs = []
