@@ -212,4 +212,4 @@ def test_an_encoder_that_gives_other_vectors_than_at_its_export_is_not_served(st
 
 def test_an_export_without_a_known_vector_is_served_with_a_warning(serve: Serve, store: Path) -> None:
     with_probe(store, lambda _: None)
-    assert "stored no vector to check against" in serve(model_store=store, encoder="tiny").log.read_text()
+    assert "cannot be checked: its export stored no vector" in serve(model_store=store, encoder="tiny").log.read_text()
