@@ -126,8 +126,7 @@ def opened_encoder(
         Unavailable, CorruptArtifact: a file cannot be opened, or the encoder computes a different vector.
     """
     artifact, spec = planned.artifact, planned.artifact.spec
-    # A second copy of the weights would take a command longer to load than it saves.
-    plan = replace(planned.batching, threads_alone=0) if late else planned.batching
+    plan = planned.batching
     tokenizer: FastTokenizer | RemoteTokenizer | NoEncoder
     graph: BatchEncoder
     if artifact.kind == "vectors":
@@ -139,7 +138,10 @@ def opened_encoder(
     else:
         tokenizer = FastTokenizer(artifact.tokenizer, spec.max_length, artifact.every_prompt)
         memory = settings.gpu_memory_bytes
-        opens = partial(open_encoder, artifact.encoder, spec, planned.engine, plan, memory=memory)
+        # A second copy of the weights would take a command longer to load than it saves. The batches are a server's, so
+        # that the scores are.
+        copies = replace(plan, threads_alone=0) if late else plan
+        opens = partial(open_encoder, artifact.encoder, spec, planned.engine, copies, memory=memory)
         if late:
             graph = LateEncoder(opens)
         else:
