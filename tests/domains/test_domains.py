@@ -25,6 +25,7 @@ from isosim.domains.store import WEIGHTS, DomainStore, read_parts
 from isosim.errors import Conflict, CorruptArtifact, NotFound
 from isosim.scoring.advice import Target
 from isosim.store.blobs import Blobs, opened
+from isosim.store.records import TOMBSTONE
 from tests.core.scoring.references import REFERENCE
 from tests.store.conftest import EVERY_PLACE, Open
 from tests.store.machines import FAULTS, Crashing, Watched, faulty, run_on
@@ -193,6 +194,7 @@ class Machine(RuleBasedStateMachine):
             return
         parts = orjson.loads(self.other.blobs.read(key)[0])
         damaged = {"all": b"{}", "JSON": b"\xff"}.get(lost, orjson.dumps(parts | {lost: "?"}))
+        damaged += b" " * (len(damaged) == TOMBSTONE)  # the size of a deleted record, which no other has
         self.other.blobs.write(key, damaged)
         calls: list[Callable[[], object]] = [
             lambda: self.store.read(name), lambda: publish(self.store, name), lambda: self.store.prune(name, 1),
