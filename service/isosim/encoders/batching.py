@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from isosim.arrays import Vectors
-from isosim.encoders.texts import PooledVector, Side, Tokenize, Tokens, rounded_up
+from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize, Tokens, judge_together, rounded_up
 from isosim.errors import (
     BackendFailure,
     EncoderUnreachable,
@@ -51,10 +51,6 @@ FREE_REQUESTS = 16
 MIN_FILL = 0.7
 WINDOW = 1024  # number of tokenized texts from which a batch is chosen
 NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that no text can cause
-
-
-# A domain's out-of-domain test, which sets `verdict` of each text.
-Judge = Callable[[Sequence[PooledVector]], object]
 
 
 @dataclass(eq=False, slots=True)
@@ -377,7 +373,7 @@ class MicroBatcher:
             _, truncated, unreadable, unknown_hash = pending.tokens or Tokens((), truncated=False)
             # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
             pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable, unknown_hash)
-        judge_together(batch)
+        judge_together((pending.judge, pending.result) for pending in batch)
         rate = (1 if exclusive else self.plan.runs) * sum(pending.size for pending in batch) / max(spent, 1e-6)
         self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
         return True
@@ -403,20 +399,6 @@ class MicroBatcher:
         self.queued_size -= sum(pending.size for pending in pending_texts)
         for pending in pending_texts:
             self.on_done(pending)
-
-
-def judge_together(batch: Iterable[PendingText]) -> None:
-    """Calls each domain's out-of-domain test once, with all texts of the domain: a call per text would take four times
-    as long. An exception is only logged: the test runs again when the request is scored, which then fails."""
-    texts_of: dict[Judge, list[PooledVector]] = {}
-    for pending in batch:
-        if pending.judge is not None and pending.result is not None:
-            texts_of.setdefault(pending.judge, []).append(pending.result)
-    for judge, texts in texts_of.items():
-        try:
-            judge(texts)
-        except Exception:  # one domain's test must not fail the texts of other domains
-            log.exception("the out-of-domain test failed for a group of texts")
 
 
 def complete(vectors: Vectors, count: int) -> Vectors:

@@ -15,8 +15,8 @@ from typing import NamedTuple, Self, get_args
 import numpy as np
 
 from isosim.arrays import Rows, Vectors
-from isosim.encoders.batching import BatchEncoder, BatchingPlan, Judge, MicroBatcher, PendingText
-from isosim.encoders.texts import PooledVector, Side, Tokenize
+from isosim.encoders.batching import BatchEncoder, BatchingPlan, MicroBatcher, PendingText
+from isosim.encoders.texts import Judge, PooledVector, Side, Tokenize
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import CallerLeft, NotReady, TokenizerFailure
 
@@ -104,8 +104,8 @@ class Embedder:
         """Vectors of texts, rounded as the cache rounds them. Texts that are too long are cut from `side`.
 
         `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
-        `judge`, the domain's out-of-domain test, checks the texts that were computed, also those of other requests in
-        the same call.
+        `judge`, the domain's out-of-domain test, checks the texts that were computed or read from the shared cache,
+        also those of other requests in the same call.
 
         Raises:
             CallerLeft: the client closed its connection before the vectors were computed.
@@ -123,7 +123,7 @@ class Embedder:
         missing = [key for key in content_of if key not in known]
         shared_hits = shared_misses = joined = computed = 0
         if missing and self.cache.shared is not None:
-            known |= await self.cache.find(missing)
+            known |= await self.cache.find(missing, judge)
             shared_hits = len(known) - memory_hits
             shared_misses = len(missing) - shared_hits
             missing = [key for key in missing if key not in known]

@@ -1,11 +1,14 @@
 """Tokens of texts, and their vectors."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Side = Literal["right", "left"]  # "right": truncation removes the last tokens of a text; "left": the first tokens
@@ -58,3 +61,21 @@ def grouped(entries: Iterable[T], size: Callable[[T], int], most: int, most_size
         total += own
     if group:
         yield group
+
+
+# A domain's out-of-domain test, which sets `verdict` of each text.
+Judge = Callable[[Sequence[PooledVector]], object]
+
+
+def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
+    """Calls each domain's out-of-domain test once, with all texts of the domain: a call per text would take four times
+    as long. An exception is only logged: the test runs again when the request is scored, which then fails."""
+    texts_of: dict[Judge, list[PooledVector]] = {}
+    for judge, text in texts:
+        if judge is not None and text is not None:
+            texts_of.setdefault(judge, []).append(text)
+    for judge, own in texts_of.items():
+        try:
+            judge(own)
+        except Exception:  # one domain's test must not fail the texts of other domains
+            log.exception("the out-of-domain test failed for a group of texts")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim.arrays import Arrays, Doubles, Vectors
-from isosim.encoders.texts import PooledVector
+from isosim.encoders.texts import Judge, PooledVector
 from isosim.errors import InvalidInput
 from isosim.scoring.false_hits import FalseHitTable
 from isosim.scoring.out_of_domain import DomainTest, level_energies
@@ -156,7 +156,7 @@ class Calibration:
         learnt = model.probability if self._has_probability(raw=raw) else None
         return rates, scale.extrapolated(rates), None if learnt is None else learnt.probability(rates)
 
-    def judge(self, texts: Sequence[PooledVector], pooled: Vectors, latents: Vectors) -> Doubles | None:
+    def judge(self, texts: Sequence[PooledVector], pooled: Vectors, latents: Vectors) -> list[float] | None:
         """The out-of-domain test's p-value of each text, also stored in `text.verdict`; None without a test."""
         test = self.model.domain_test
         if test is None:
@@ -164,15 +164,15 @@ class Calibration:
         # `verdict` is read once per text: another thread may replace it with the verdict of another domain's test.
         known = [v[1] for text in texts if (v := text.verdict) is not None and v[0] is test.identity]
         if len(known) == len(texts):
-            return np.array(known)
+            return known
         energies = level_energies(latents, self.levels) if self.levels else None
-        p_values = test.judge(pooled, np.array([text.tokens for text in texts]), energies)
-        for text, p_value in zip(texts, p_values.tolist(), strict=True):
+        p_values: list[float] = test.judge(pooled, np.array([text.tokens for text in texts]), energies).tolist()
+        for text, p_value in zip(texts, p_values, strict=True):
             text.verdict = (test.identity, p_value)
         return p_values
 
     @property
-    def early_judge(self) -> Callable[[Sequence[PooledVector]], object] | None:
+    def early_judge(self) -> Judge | None:
         """The out-of-domain test of texts without a request's latents; None if it needs them, or if there is none."""
         return None if self.model.domain_test is None or self.levels else self._judge_early
 

@@ -56,7 +56,7 @@ class DriftWindow:
 
     def observe(self, scores: Scores) -> None:
         if scores.oddness is not None:
-            self._flags.extend((scores.oddness < FALSE_ALARMS).tolist())
+            self._flags.extend([p_value < FALSE_ALARMS for p_value in scores.oddness])
         similarities = scores.similarity if scores.unreadable is None else scores.similarity[scores.readable]
         numbers: list[float] = similarities.tolist()
         room = BASELINE - len(self._baseline)

@@ -23,7 +23,7 @@ class Scores(NamedTuple):
     extrapolated: npt.NDArray[np.bool_] | None  # whether the percentile is extrapolated instead of counted
     probability: Doubles | None  # None: the domain has no labels
     # p-values of the out-of-domain test; None: the domain has none, or the caller sent vectors
-    oddness: Doubles | None
+    oddness: list[float] | None
     # Whether a pair's scores mean nothing (see `unreadable_pairs`); None: all False.
     unreadable: npt.NDArray[np.bool_] | None = None
 
@@ -109,12 +109,11 @@ def flags_of(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Flags of the two texts of each pair: `truncated`, `unreadable`, `out_of_domain`."""
     flags: list[list[str]] = []
-    foreign = [False] * len(texts) if scores.oddness is None else (scores.oddness < FALSE_ALARMS).tolist()
-    for text, odd in zip(texts, foreign, strict=True):
+    for text, p_value in zip(texts, scores.oddness or [1.0] * len(texts), strict=True):
         own = ["truncated"] if text.truncated else []
         if text.unreadable:
             own.append("unreadable")
-        if odd:
+        if p_value < FALSE_ALARMS:
             own.append("out_of_domain")
         flags.append(own)
     a, b = [flags[row] for row in left.tolist()], [flags[row] for row in right.tolist()]

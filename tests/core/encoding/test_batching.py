@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isosim.arrays import Vectors
-from isosim.encoders.batching import MIN_FILL, WINDOW, BatchingPlan, Judge, PendingText, pack
+from isosim.encoders.batching import MIN_FILL, WINDOW, BatchingPlan, PendingText, pack
 from isosim.encoders.embedding import Embedder, Embeddings
-from isosim.encoders.texts import PooledVector, Side, Tokens
+from isosim.encoders.texts import Judge, PooledVector, Side, Tokens
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import (
     BackendFailure,

@@ -18,7 +18,7 @@ from isosim.arrays import Vectors
 from isosim.encoders.batching import BatchingPlan
 from isosim.encoders.embedding import Embedder
 from isosim.encoders.spec import GRAPH_FORMAT, EncoderSpec
-from isosim.encoders.texts import PooledVector, Side
+from isosim.encoders.texts import Judge, PooledVector, Side
 from isosim.encoders.vector_cache import ENTRY_OVERHEAD, LOOKUPS, MOST_KEYS, VectorCache, decoded, encoded
 from tests.core.encoding.fake_encoder import FakeEncoder, letters
 
@@ -185,6 +185,27 @@ async def test_a_lookup_of_several_requests_is_bounded_and_one_alone_is_not() ->
     sizes = (MOST_KEYS - 1, 2, 2 * MOST_KEYS)
     await asyncio.gather(*(lookups.find([b"a"] * size) for size in sizes))
     assert [len(keys) for keys in shared.asked] == list(sizes)
+
+
+async def test_texts_are_judged_together_by_the_test_of_each_and_one_that_fails_fails_no_lookup() -> None:
+    seen: list[tuple[str, list[float]]] = []
+
+    def judging(name: str) -> Judge:
+        def judge(texts: Sequence[PooledVector]) -> None:
+            seen.append((name, [float(text.vector[0]) for text in texts]))
+            if name == "broken":
+                raise ValueError
+
+        return judge
+
+    one, other, broken = judging("one"), judging("other"), judging("broken")
+    lookups = VectorCache(0, Shared())
+    asked = (([b"a", b"A"], one), ([b"b"], other), ([b"c"], one), ([b"d"], None), ([b"e"], broken), ([b"B"], other))
+    found = await asyncio.gather(*(lookups.find(keys, judge) for keys, judge in asked))
+    assert [read_letters(texts) for texts in found] == [
+        {b"a": 97}, {b"b": 98}, {b"c": 99}, {b"d": 100}, {b"e": 101}, {},
+    ]  # fmt: skip
+    assert sorted(seen) == [("broken", [101]), ("one", [97, 99]), ("other", [98])]
 
 
 SPEC = EncoderSpec("somewhere", "w", "t", "mean", 6, 256, "", "fp32", 384, 0)

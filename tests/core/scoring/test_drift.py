@@ -14,7 +14,8 @@ from isosim.scoring.similarity import Scores
 def scores(similarities: list[float] | np.ndarray, flagged: int = 0) -> Scores:
     """One text a pair, the first `flagged` of them odd."""
     found = np.asarray(similarities, np.float32)
-    return Scores(found, found, None, None, None, np.where(np.arange(len(found)) < flagged, FALSE_ALARMS / 2, 0.5))
+    odd = [FALSE_ALARMS / 2 if number < flagged else 0.5 for number in range(len(found))]
+    return Scores(found, found, None, None, None, odd)
 
 
 def test_little_says_nothing() -> None:

@@ -158,7 +158,7 @@ def test_a_texts_judgement_is_remembered_for_the_test_that_made_it_and_for_no_ot
         model = DomainModel(domain_test=test)  # type: ignore[arg-type]
         found = calibration(model=model).judge(texts, POOLED, POOLED)
         assert found is not None
-        assert set(found.tolist()) == {test.p_value}
+        assert set(found) == {test.p_value}
     assert (one.asked, other.asked) == (2, 1)
 
 

@@ -172,7 +172,7 @@ def detail_of(
     embeddings: Embeddings, scores: Scores, calibration: Calibration, features: Doubles | None
 ) -> dict[str, Any]:
     """The answer's field `detail`: figures that explain flags and percentiles."""
-    odd = None if scores.oddness is None else sides(scores.oddness[embeddings.rows].tolist())
+    odd = None if scores.oddness is None else sides([scores.oddness[row] for row in embeddings.rows])
     scale, learnt = calibration.model.reference, calibration.model.pair_map
     words = None
     if learnt is not None and features is not None:
