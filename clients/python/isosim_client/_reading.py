@@ -26,18 +26,19 @@ def read(hint: type[T], value: Any, place: str = "") -> T:
 
 
 def converted(hint: Any, value: Any, place: str) -> Any:
+    kind: Any = hint  # which the next test narrows
     if hint is Any:
         return value
     if dataclasses.is_dataclass(hint):
         check(isinstance(value, dict), "an object", value, place)
         facts = {}
-        for name, inner_hint, needed in fields_of(hint):
+        for name, inner_hint, needed in fields_of(kind):
             inner = f"{place}.{name}" if place else name
             if name in value:
                 facts[name] = converted(inner_hint, value[name], inner)
             elif needed:
                 raise UnexpectedAnswer(f"{inner}: is missing; is this an isosim server?")
-        return hint(**facts)
+        return kind(**facts)
     if get_origin(hint) is Literal:  # a newer server may have further values
         hint = str
     if hint in (int, float, str, bool):
