@@ -14,7 +14,7 @@ from isosim.arrays import Doubles
 from isosim.fitting import pair_map, probability
 from isosim.jobs.labelled_pairs import Pairs, read_pairs
 from isosim.matching.adjusting import by_words
-from isosim.scoring.pair_features import FLAGS, PairFeatures, pair_features
+from isosim.scoring.pair_features import FEWEST_LABELS, FLAGS, PairFeatures, pair_features
 from isosim.scoring.probability import evidence
 from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import cosine
@@ -55,7 +55,7 @@ def learnt(bench: Bench, draws: int = 30) -> Iterator[Row]:
                 local = probability.within_scores(x[seen], labelled.weights)
                 alone = probability.bending_line(x[seen], labelled.targets, local)(x[others])
                 better = None
-                if count >= pair_map.FEWEST:
+                if count >= FEWEST_LABELS:
                     better, _ = pair_map.fit(labelled, x[seen], features[seen], seed)
                 both = alone if better is None else better.probability(rates[others], features[others])
                 before = figures(x[others], alone, gold[others])

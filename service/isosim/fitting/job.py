@@ -50,7 +50,7 @@ from isosim.scoring.calibration import DomainModel
 from isosim.scoring.false_hits import FalseHitTable
 from isosim.scoring.method import Method
 from isosim.scoring.out_of_domain import level_energies
-from isosim.scoring.pair_features import pair_features
+from isosim.scoring.pair_features import FEWEST_LABELS, pair_features
 from isosim.scoring.probability import evidence
 from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import cosine
@@ -403,7 +403,7 @@ def with_labels(
         graded=request.kind == "grades",
     )
     better, tried = None, None
-    if labels.features is not None and not learnt.graded and learnt.pairs >= pair_map.FEWEST:
+    if labels.features is not None and not learnt.graded and learnt.pairs >= FEWEST_LABELS:
         pairs = probability.LabelledScores.build(similarities, labels.values, labels.weights)
         x = evidence(model.reference.false_match_rate(pairs.similarities))
         better, tried = pair_map.fit(pairs, x, labels.features, request.seed)

@@ -12,13 +12,9 @@ import numpy as np
 from isosim.arrays import Doubles
 from isosim.fitting import probability
 from isosim.fitting.probability import Comparison, Curve, LabelledScores
-from isosim.scoring.pair_features import PairMap, moves
-from isosim.scoring.probability import read_curve
+from isosim.scoring.pair_features import SURE, PairMap, moves
+from isosim.scoring.probability import parts, read_curve
 
-FEWEST = 100  # labels, below which the similarity alone gives the probability
-# Standard errors by which held-out predictions must be better. With 1, the gain with 300 labels is a seventh smaller;
-# with 0, sets without gain lose more.
-SURE = 0.5
 REPEATS = 4  # divisions into folds: one alone decides by chance more often (evaluation/results/pair-features.md)
 
 
@@ -46,7 +42,7 @@ def fit(pairs: LabelledScores, x: Doubles, features: Doubles, seed: int) -> tupl
 def folded(pairs: LabelledScores, x: Doubles, features: Doubles, weights: Doubles, seed: int) -> Comparison:
     """Compares both maps on pairs that they were fitted without, in one division."""
     targets, held_out = pairs.targets, np.empty(len(x))
-    for train, test in probability.parts(targets, np.random.default_rng(seed)):
+    for train, test in parts(targets, np.random.default_rng(seed)):
         move, _, curve = moved_curve(x[train], features[train], targets[train], weights[train])
         held_out[test] = curve(x[test] + (features[test] - features[train].mean(0)) @ move)
     alone = probability.out_of_fold(x, targets, weights, np.random.default_rng(seed))  # the same folds

@@ -4,7 +4,7 @@ The probability is a function of the evidence (−logit of the false-match rate)
 piecewise linear and increasing. Reported errors are cross-validated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,14 +15,13 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-from isosim.arrays import Doubles, Mask
+from isosim.arrays import Doubles
 from isosim.fitting.recall import TAIL, at_thresholds
-from isosim.scoring.probability import ProbabilityMap, evidence, smooth_targets
+from isosim.scoring.probability import ProbabilityMap, evidence, parts, smooth_targets
 from isosim.scoring.reference import ReferenceDistribution
 
 Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 
-FOLDS = 5
 # Prior means of the twelve slopes of the logit, from the lowest to the highest scores. With a slope of 0.9, the logit
 # of the match probability rises by 0.9 if the evidence rises by 1. The values were the best for STS-B and SICK with 100
 # labels, both for vectors of an encoder's last layer and for softly whitened vectors of a middle layer. Six slopes are
@@ -145,17 +144,6 @@ def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles
     solution = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     clip = least_probability(len(x))
     return lambda asked: np.clip(expit((ramps(asked, knots) - centre) @ solution[:-1] + solution[-1]), clip, 1 - clip)
-
-
-def parts(targets: Doubles, rng: np.random.Generator) -> Iterator[tuple[Mask, Mask]]:
-    """Yields masks (N,) of the training and the held-out pairs of each fold.
-
-    Every fold has nearly the same share of each label.
-    """
-    fold = np.empty(len(targets), np.intp)
-    fold[np.lexsort((rng.random(len(targets)), targets))] = np.arange(len(targets)) % FOLDS
-    for number in range(FOLDS):
-        yield fold != number, fold == number
 
 
 def log_loss(probabilities: Doubles, targets: Doubles) -> Doubles:

@@ -6,19 +6,16 @@ a penalized logistic regression of their labels on the angle between the vectors
 better than the angles alone, the candidates are ordered by their cosine, the adjusted similarity.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from isosim.arrays import Doubles, Floats, Integers, Mask, Rows
+from isosim.arrays import Doubles, Floats, Integers, Rows
 from isosim.matching.estimate import RANGE, angle
-from isosim.scoring.pair_features import moves, regression
+from isosim.scoring.pair_features import FEWEST_LABELS, SURE, moves, regression
+from isosim.scoring.probability import parts
 
-FEWEST = 100  # judged candidates below which the similarity alone decides
-FEWEST_EACH = 10  # matches and others among them
-FOLDS = 5
-SURE = 0.5  # standard errors by which held-out predictions must be better, as in fitting/pair_map.py
+FEWEST_EACH = 10  # matches and others among the judged candidates
 
 
 @dataclass(frozen=True)
@@ -80,10 +77,10 @@ def learn(x: Doubles, features: Floats, labels: Integers, seed: int) -> tuple[Do
     None: the labels are too few, or the features do not predict held-out ones better.
     """
     targets, ones = np.asarray(labels, np.float64), np.ones(len(x))
-    if len(x) < FEWEST or not FEWEST_EACH <= targets.sum() <= len(x) - FEWEST_EACH:
+    if len(x) < FEWEST_LABELS or not FEWEST_EACH <= targets.sum() <= len(x) - FEWEST_EACH:
         return None
     held, alone, unseen = np.empty(len(x)), np.empty(len(x)), np.empty(len(x))
-    for train, test in folds(targets, np.random.default_rng(seed)):
+    for train, test in parts(targets, np.random.default_rng(seed)):
         found = moves(x[train], features[train], targets[train], ones[train])
         moved = x - taken(features, found)
         unseen[test] = moved[test]
@@ -109,14 +106,6 @@ def losses(x: Doubles, targets: Doubles, held_x: Doubles, held: Doubles) -> Doub
     logits = slope * (held_x - x.mean()) + level
     loss: Doubles = np.logaddexp(0, logits) - held * logits
     return loss
-
-
-def folds(targets: Doubles, rng: np.random.Generator) -> Iterator[tuple[Mask, Mask]]:
-    """Masks (N,) of the training and the held-out labels, with nearly the same share of matches in each fold."""
-    fold = np.empty(len(targets), np.intp)
-    fold[np.lexsort((rng.random(len(targets)), targets))] = np.arange(len(targets)) % FOLDS
-    for number in range(FOLDS):
-        yield fold != number, fold == number
 
 
 def cosines(angles: Doubles) -> Floats:

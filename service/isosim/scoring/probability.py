@@ -1,14 +1,15 @@
 """Probability that a pair is a match, given its score, estimated from a domain's labelled pairs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from isosim.arrays import Doubles
+from isosim.arrays import Doubles, Mask
 
+FOLDS = 5
 NEAREST = 1e-12  # false-match rates are clipped to this distance from 0 and 1 before the logit
 
 
@@ -33,6 +34,17 @@ def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
     low, high = 1 / (others + 2), (matches + 1) / (matches + 2)
     wanted: Doubles = low + (high - low) * targets
     return wanted
+
+
+def parts(targets: Doubles, rng: np.random.Generator) -> Iterator[tuple[Mask, Mask]]:
+    """Yields masks (N,) of the training and the held-out pairs of each fold.
+
+    Every fold has nearly the same share of each label.
+    """
+    fold = np.empty(len(targets), np.intp)
+    fold[np.lexsort((rng.random(len(targets)), targets))] = np.arange(len(targets)) % FOLDS
+    for number in range(FOLDS):
+        yield fold != number, fold == number
 
 
 def read_curve(x: Doubles, knots: Doubles, logits: Doubles, clip: float) -> Doubles:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from isosim.arrays import Doubles, Floats
-from isosim.matching.adjusting import FEWEST, by_similarity, by_words
+from isosim.matching.adjusting import by_similarity, by_words
 from isosim.matching.estimate import estimate
+from isosim.scoring.pair_features import FEWEST_LABELS
 
 COUNT = 4000
 NUMBERS = 2  # the column of `numbers_differ`
@@ -58,7 +59,7 @@ def test_words_that_tell_nothing_change_nothing() -> None:
 
 def test_few_judgements_leave_the_order_to_other_labels() -> None:
     similarity, features, truth = population(0, 2)
-    rows, none = np.arange(FEWEST - 1), np.empty(0, np.intp)
+    rows, none = np.arange(FEWEST_LABELS - 1), np.empty(0, np.intp)
     assert not by_words(similarity, features, rows, truth[rows].astype(np.intp)).adjusted
     assert not by_words(similarity[:0], features[:0], none, none).adjusted
     known = np.array([0.0, 0.0, -2.0, 0.0])

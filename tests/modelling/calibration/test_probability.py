@@ -29,7 +29,6 @@ from isosim.fitting.probability import (
     fit,
     least_probability,
     out_of_fold,
-    parts,
     precision_thresholds,
     ramps,
     wilson,
@@ -39,7 +38,7 @@ from isosim.fitting.recall import at_thresholds
 from isosim.jobs.job import JobRequest, LabelledPair
 from isosim.jobs.posted import Posted
 from isosim.scoring.pair_features import PairMap
-from isosim.scoring.probability import ProbabilityMap, evidence, smooth_targets
+from isosim.scoring.probability import ProbabilityMap, evidence, parts, smooth_targets
 from tests.core.scoring.references import REFERENCE
 from tests.stores import domains_of
 from tests.text import sentences
