@@ -341,9 +341,10 @@ def test_two_files_and_a_domain(server: Server, matched: dict[str, Any]) -> None
     some = [row["row_b"] for row in rows_of(server, found["job"], "form=best&similarity=0.9")]
     assert few[0] == len(some) - some.count(None) <= len(some)
     assert few[1] >= len({*some} - {None})
-    content = get(server, f"{found['job']}/result?form=best&similarity=1&format=csv").content
+    content = get(server, f"{matched['job']}/result?form=best&similarity=1&format=csv").content
     names, *cells = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""))
-    assert {len(row) for row in cells} == {len(names)}  # also those without a match
+    assert {len(row) for row in cells} == {len(names)}
+    assert "" in {row[names.index("text_b")] for row in cells}  # also without a match
     response = get(server, f"{found['job']}/result?form=clusters")
     assert (response.status_code, "one file" in response.json()["error"]) == (422, True)
     target = {"fmr": 0.001}

@@ -496,3 +496,9 @@ def test_texts_of_one_rounded_length_share_a_batch_with_the_oldest(
     assert batch == alike[: len(batch)]  # in order of arrival, so the oldest is the first
     most = max(1, min(texts, tokens // (rounded * unit)))
     assert len(batch) == min(len(alike), most)
+
+
+@pytest.mark.parametrize("same_length", [0, 64])
+def test_a_text_without_tokens_is_a_batch_too(same_length: int) -> None:
+    waiting = pending_texts([0, 0, 5])
+    assert pack(waiting, 4096, 64, same_length=same_length)[0] is waiting[0]
