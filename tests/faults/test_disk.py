@@ -11,7 +11,7 @@ import pytest
 from isosim.store.blobs import LOCKS
 from tests.faults.conftest import root
 from tests.faults.jobs import LONG, TEXTS, at_work, becomes, held_job, holds, state, whole_versions
-from tests.faults.load import Load
+from tests.faults.load import Load, metric
 from tests.faults.volume import PAGE, Volume
 from tests.processes import Serve, score, wait_until
 from tests.text import sentences
@@ -68,6 +68,7 @@ def test_a_disk_that_is_full_during_a_fit_delays_the_job(with_news: Volume, serv
         assert whole_versions(volume.store, "news") == [1, 2]
         assert score(server, "news").content == before
         assert holds(volume.store, TEXTS[7])
+        wait_until(lambda: metric(server, "isosim_store_free_ratio") < 0.05)  # IsosimVolumeFull
     done = becomes(server, held.job, "succeeded")
     assert (done["attempt"], done["version"]) == (2, 3)
     assert whole_versions(volume.store, "news") == [1, 2, 3]

@@ -115,6 +115,7 @@ def test_the_sections_on_domains_keys_and_errors(site: Site, tmp_path: Path) -> 
     assert score(server, "news").json()["version"] == 1
     assert "weights.safetensors" not in site.look("CalibrationLoadFailing").rpartition("champion of news")[2][300:]
     shows(site.look("DomainsLost"), '"store_id"', '"message":"model store listed"', "films")
+    shows(site.look("VolumeFull"), "would be freed")
 
     right = (tmp_path / "keys").read_text()
     (tmp_path / "keys").write_text(right + "nonsense\n")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -17,7 +18,7 @@ from isosim.jobs.matches import MatchStore
 from isosim.jobs.store import SILENCE, JobStore
 from isosim.observability.metrics import Metrics
 from isosim.server import store_watch
-from isosim.server.store_watch import watch, watch_champions, watch_domains, watch_jobs
+from isosim.server.store_watch import free_share, watch, watch_champions, watch_domains, watch_jobs
 from tests.stores import domains_of, jobs_of, post_job
 
 pytestmark = pytest.mark.anyio
@@ -93,13 +94,18 @@ async def test_jobs_are_counted_and_each_end_once(tmp_path: Path) -> None:
     def counted(sample: str) -> float | None:
         return metrics.registry.get_sample_value(sample, {"status": "cancelled"})
 
-    async with watched(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics, results=MatchStore(jobs.blobs, 60)))):  # type: ignore[arg-type]
+    service: Any = SimpleNamespace(jobs=jobs, metrics=metrics, results=MatchStore(jobs.blobs, 60))
+    async with watched(watch_jobs(service)):
         await holds(lambda: counted("isosim_jobs") == 1)
         jobs.cancel(after.id)
         await holds(lambda: counted("isosim_jobs") == 2)
         await holds(lambda: counted("isosim_job_ends_total") == 1)
         await asyncio.sleep(0.1)
         assert counted("isosim_job_ends_total") == 1
+    volume = shutil.disk_usage(tmp_path)
+    assert service.store_free == pytest.approx(volume.free / volume.total, abs=0.01)
+    bucket: Any = SimpleNamespace(address="s3://bucket")
+    assert free_share(bucket) is None
 
 
 async def test_a_job_whose_worker_is_silent_counts_as_waiting(tmp_path: Path) -> None:

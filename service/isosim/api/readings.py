@@ -90,6 +90,8 @@ READINGS = (
     Reading("isosim_servable_domains",
             "Domains with a version in the model store, as last listed; absent before the first listing",
             attrgetter("domains_listed")),
+    Reading("isosim_store_free_ratio", "Free share of the model store's volume; absent with a bucket",
+            attrgetter("store_free")),
     Reading("isosim_champions_age_seconds",
             "Seconds since the champions in memory were last known to match the model store", champions_age),
     Reading("isosim_domain_champion_info", "1 for the version that serves a domain, while it is in memory", champions,

@@ -133,6 +133,7 @@ class Service:
     phase: Phase = Phase.STARTING
     champions_current: float | None = None  # time.monotonic() at which all champions in memory last matched the store
     domains_listed: int | None = None  # number of domains in the store, when they were last listed
+    store_free: float | None = None  # share of the store's volume that was free when the jobs were last counted
     event_streams: Places = field(default_factory=lambda: Places(MAX_EVENT_STREAMS))  # open event streams of jobs
     file_readers: Places = field(default_factory=lambda: Places(MOST_READERS))  # files that are read
     temporary_files: Places = field(default_factory=lambda: Places(MOST_FILES))  # of requests, also while they arrive

@@ -4,12 +4,14 @@ that count its domains."""
 import asyncio
 import contextlib
 import logging
+import shutil
 import time
 from collections import Counter
 
 from isosim.api.state import Service
 from isosim.jobs.job import Status
 from isosim.server import announcements
+from isosim.store.blobs import Blobs, Folder
 
 log = logging.getLogger("isosim")
 
@@ -82,6 +84,7 @@ async def watch_jobs(service: Service) -> None:
     while True:
         try:
             jobs = await asyncio.to_thread(service.jobs.newest)
+            service.store_free = await asyncio.to_thread(free_share, service.jobs.blobs)
             silent = service.jobs.silent
             service.metrics.observe_jobs(Counter(Status.QUEUED if job.id in silent else job.status for job in jobs))
             ended = {(job.id, job.finished): job for job in jobs if job.status.ended}
@@ -95,3 +98,11 @@ async def watch_jobs(service: Service) -> None:
         except Exception:  # the loop must go on, as in `watch_champions`
             log.exception("the jobs in the model store could not be read")
         await asyncio.sleep(pause)
+
+
+def free_share(blobs: Blobs) -> float | None:
+    """Share of a folder's volume that is free; None for a bucket, which is never full."""
+    if not isinstance(blobs, Folder):
+        return None
+    volume = shutil.disk_usage(blobs.root)
+    return volume.free / volume.total
