@@ -52,6 +52,18 @@ class Threads:
         return await self(function, *args, **kwargs) if size > FEW else function(*args, **kwargs)
 
 
+class Pace:
+    """Lets one large step in an iteration of the event loop, which then reads what else has arrived."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def __call__(self) -> None:
+        """Waits for a turn. Called before a step for more than FEW texts or kilobytes."""
+        async with self._turn:
+            await asyncio.sleep(0)
+
+
 class StoreCalls:
     """Runs calls of the model store in a bounded number of threads, each for a bounded time.
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from isosim.errors import Unavailable
-from isosim.threads import StoreCalls, Turns
+from isosim.threads import Pace, StoreCalls, Turns
 
 
 def run(
@@ -94,3 +94,23 @@ def test_calls_of_one_kind_wait_for_their_turn_and_not_for_ever() -> None:
         assert await turns(int) == 0
 
     run(test, deadline=0.05)
+
+
+def test_between_two_large_steps_the_event_loop_does_other_work() -> None:
+    async def test() -> None:
+        pace, steps = Pace(), list[str]()
+
+        async def large() -> None:
+            await pace()
+            steps.append("large")
+
+        def other() -> None:
+            steps.append("other")
+            asyncio.get_running_loop().call_soon(other)
+
+        other()
+        await asyncio.gather(*[large() for _ in range(5)])
+        assert steps.count("large") == 5
+        assert "large large" not in " ".join(steps)
+
+    asyncio.run(test())

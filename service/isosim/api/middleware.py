@@ -19,6 +19,7 @@ from isosim.api.requests import ScoringRoute
 from isosim.api.state import Service
 from isosim.api.trace import Trace, unwatched
 from isosim.errors import CallerLeft, TooLarge, Unavailable
+from isosim.threads import FEW
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 CLOSING = ((b"connection", b"close"),)
@@ -85,6 +86,8 @@ def completed(send: Send, trace: Trace, service: Service) -> Send:
 
 async def give(response: Response, send: Send, trace: Trace, service: Service) -> None:
     """Sends a complete response, in one piece if the connection can."""
+    if len(response.body) > FEW * 1024:
+        await service.pace()
     headers = await begin_answer(trace, service, response.status_code, response.raw_headers)
     if not service.leaving and trace.answer is not None and trace.answer(trace.status, headers, bytes(response.body)):
         return

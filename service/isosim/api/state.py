@@ -26,7 +26,7 @@ from isosim.jobs.store import JobStore
 from isosim.observability.metrics import Metrics
 from isosim.scoring.drift import DriftMonitor
 from isosim.settings import Settings
-from isosim.threads import StoreCalls, Threads, Turns
+from isosim.threads import Pace, StoreCalls, Threads, Turns
 
 T = TypeVar("T")
 
@@ -139,6 +139,7 @@ class Service:
     temporary_files: Places = field(default_factory=lambda: Places(MOST_FILES))  # of requests, also while they arrive
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request for metrics at a time computes them
+    pace: Pace = field(default_factory=Pace)  # of requests with many texts, and of large answers
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ import orjson
 from tokenizers import Tokenizer
 from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
 
+from isosim.encoders.plain_words import PlainWords
 from isosim.encoders.texts import Side, Tokens
 from isosim.errors import TokenizerFailure
 
@@ -43,6 +44,7 @@ class FastTokenizer:
         self.max_length = max_length
         self.sides: dict[Side, Tokenizer] = {"right": self._open(path, "right"), "left": self._open(path, "left")}
         self.whole = self._open(path, None)
+        self.plain = PlainWords.of(self.whole)
         self.size: int = self.whole.get_vocab_size(with_added_tokens=True)
         # Some tokenizers use one token as the unknown token and as the end of every text.
         self.unknown = frozenset(unknown_ids(self.whole, path)).difference(self.whole.encode("").ids)
@@ -64,13 +66,18 @@ class FastTokenizer:
 
     def __call__(self, texts: Sequence[str], side: Side) -> list[Tokens]:
         """Tokenizes and cuts texts. Raises TokenizerFailure if a text cannot be tokenized."""
+        plain = [None if self.plain is None else self.plain(text, self.max_length) for text in texts]
+        others = [text for text, ids in zip(texts, plain, strict=True) if ids is None]
         try:
-            encodings = self.sides[side].encode_batch_fast(texts)
+            encodings = iter(self.sides[side].encode_batch_fast(others) if others else ())
         except Exception as error:  # `tokenizers` raises plain Exception
             raise TokenizerFailure(f"a text cannot be tokenized: {error}") from error
         tokens = []
-        for text, encoding in zip(texts, encodings, strict=True):
-            ids, truncated = encoding.ids, bool(encoding.overflowing)
+        for text, known in zip(texts, plain, strict=True):
+            ids, truncated = known or [], False
+            if known is None:
+                encoding = next(encodings)
+                ids, truncated = encoding.ids, bool(encoding.overflowing)
             # Nearly all texts have no unknown token. `issuperset` stops at the first id that is not suspected, usually
             # the id after [CLS].
             unknown = not self.unknown.isdisjoint(ids)

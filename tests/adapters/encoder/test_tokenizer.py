@@ -1,13 +1,19 @@
 """Texts to token ids: cut at either end, marked where cut, never padded."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
-from tokenizers.processors import BertProcessing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers.processors import BertProcessing, TemplateProcessing
 
+from isosim.encoders.plain_words import PlainWords
 from isosim.encoders.store import EncoderArtifact
+from isosim.encoders.texts import Side
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import TokenizerFailure
 from isosim.export.checkpoints import resolve
@@ -184,3 +190,61 @@ def test_control_characters_and_overlong_words_are_unreadable_for_bert(minilm: P
     tokenize = FastTokenizer(minilm, 256)
     texts = ["\0\u200b", "x" * 101, "[MASK]", "🙂", "猫", "x" * 100, "a"]
     assert [one.unreadable for one in tokenize(texts, "right")] == [True] * 5 + [False] * 2
+
+
+WORDS = st.sampled_from(
+    ["how", "Log", "unbelievable", "zx" * 60, "don't", "3.14", "[MASK]", "<s>", "$", "\t", "\x7f", "é", "a" * 101]
+)
+
+
+@given(
+    st.lists(WORDS | st.text(st.characters(min_codepoint=32, max_codepoint=128), max_size=12), max_size=12).map(
+        " ".join
+    )
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_plain_words_are_the_tokens_of_the_tokenizer(minilm: Path, side: Side, text: str) -> None:
+    tokenize = opened(minilm)
+    expected = tokenize.sides[side].encode(text)
+    (found,) = tokenize([text], side)
+    assert (list(found.ids), found.truncated) == (expected.ids, bool(expected.overflowing))
+
+
+@cache
+def opened(path: Path) -> FastTokenizer:
+    return FastTokenizer(path, 16)
+
+
+def cased(made: Tokenizer) -> None:
+    made.normalizer = normalizers.BertNormalizer(lowercase=False)
+
+
+def by_spaces(made: Tokenizer) -> None:
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+
+
+def knows_a_word(made: Tokenizer) -> None:
+    made.add_tokens(["house"])
+
+
+def twice(made: Tokenizer) -> None:
+    made.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP] $A", special_tokens=[("[CLS]", 101), ("[SEP]", 102)]
+    )
+
+
+@pytest.mark.parametrize("change", [cased, by_spaces, knows_a_word, twice])
+def test_another_tokenizer_has_no_plain_words(minilm: Path, change: Callable[[Tokenizer], None]) -> None:
+    tokenizer = FastTokenizer(minilm, 16).whole
+    assert PlainWords.of(tokenizer) is not None
+    change(tokenizer)
+    assert PlainWords.of(tokenizer) is None
+
+
+def test_a_word_longer_than_the_model_takes_is_unknown_though_the_vocabulary_has_it(minilm: Path) -> None:
+    tokenizer = FastTokenizer(minilm, 16).whole
+    tokenizer.model = models.WordPiece(tokenizer.get_vocab(), unk_token="[UNK]", max_input_chars_per_word=3)  # noqa: S106
+    plain = PlainWords.of(tokenizer)
+    assert plain is not None
+    assert plain("house and", 16) == tokenizer.encode("house and").ids

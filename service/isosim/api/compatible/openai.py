@@ -16,7 +16,7 @@ from isosim.api.compatible.schemas import (
     ModelPath,
 )
 from isosim.api.policy import needs
-from isosim.api.requests import ScoringRoute, TraceDep, json_response, name_ignored
+from isosim.api.requests import ScoringRoute, TraceDep, json_response, name_ignored, row_by_row
 from isosim.api.scoring.request import check_dimensions, listed
 from isosim.api.state import DOMAINS_A_TEXT, ServiceDep
 from isosim.arrays import Vectors
@@ -44,7 +44,7 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
 
 def write(answer: dict[str, Any], rows: Vectors, body: EmbeddingsRequest) -> Response:
     """The response: `answer` with the vectors `rows`, in the `encoding_format` that the request `body` asks for."""
-    written = as_base64(rows) if body.encoding_format == "base64" else rows
+    written = as_base64(rows) if body.encoding_format == "base64" else row_by_row(rows)
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)]
     return json_response({**answer, "data": data})
 

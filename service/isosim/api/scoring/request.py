@@ -21,6 +21,7 @@ from isosim.errors import EmptyInput, EncoderMismatch, InvalidInput
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.distances import Space
 from isosim.scoring.similarity import Scores, normalized, score
+from isosim.threads import FEW
 
 MAX_TEXTS = 2048  # texts in a request to /embed, /v1/embeddings or /rerank; also OpenAI's limit
 
@@ -149,6 +150,8 @@ class ScoringRequest:
         prompt = named_prompt(prompt_name, artifact)
         refuse_texts(artifact)
         await self.charge(len(contents))
+        if len(contents) > FEW:
+            await self.service.pace()
         if self.encoder.remote is not None:
             self.trace.headers["x-isosim-tokens"] = "estimated"
         before = artifact.spec.prompt if prompt is None else prompt

@@ -7,7 +7,7 @@ import numpy as np
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
-from isosim.api.requests import ScoringRoute, TraceDep, json_response, name_ignored
+from isosim.api.requests import ScoringRoute, TraceDep, json_response, name_ignored, row_by_row
 from isosim.api.scoring.request import (
     MAX_TEXTS,
     ScoringRequest,
@@ -263,4 +263,4 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
         scored=False,
     )
     rows = await request.vectors(normalize=body.normalize, dimensions=body.dimensions)
-    return await service.large_json.sized(len(rows), json_response, rows)
+    return await service.large_json.sized(len(rows), lambda: json_response(row_by_row(rows)))
