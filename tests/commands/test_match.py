@@ -42,6 +42,12 @@ def test_the_duplicates_of_a_file_with_labels_and_again(run: Run, texts: Path, t
     before, failed = out.read_bytes(), run("match", "--match", match, "--threshold", "none", "-o", out)
     assert failed.returncode == 1, failed.stderr
     assert (out.read_bytes(), f"{out} stays as it was" in failed.stderr) == (before, True)
+    labels.write_text("\n".join(f"{n % 2}\t{TEXTS[n]}\t{TEXTS[n + 2]}" for n in range(200)))
+    picked = run("match", "--match", match, "--labels", labels, "--chosen", "--precision", "0.9", "--json")
+    answer = json.loads(picked.stdout)["answer"]
+    assert 0 < answer["chosen"] == answer["judged"] - state["answer"]["judged"]
+    assert answer["similarity"] == state["answer"]["similarity"]
+    state = json.loads(picked.stdout)
     judged = run("match", "--match", match, "--judge", "4", "--similarity", "0.9", stdin="Ja\n1\nu\n0\ns\nq\n")
     assert judged.returncode == 0, judged.stderr
     assert "'ja' is none of y, n, s, u, q" in judged.stderr

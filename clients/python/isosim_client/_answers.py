@@ -213,6 +213,8 @@ class MatchAnswer(Answer):
     """number of rows of each file in a pair that passes, or, in one file, with the text of another row"""
     judged: int = 0
     """number of judged pairs of this match; the figures below are null without any"""
+    chosen: int = 0
+    """those of them that a person picked: they follow their label, and count for none of the estimates"""
     confirmed: int = 0
     """pairs that were judged the same; all of them pass"""
     confirmed_below: int = 0
@@ -315,6 +317,8 @@ class Judged(Answer):
     """Judgements on a match."""
 
     judged: int
+    chosen: int = 0
+    """how many of them a person picked"""
     matches: int
     """how many of them are matches"""
     unknown: int = 0

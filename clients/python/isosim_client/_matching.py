@@ -44,8 +44,8 @@ def form(given: Given) -> Form:
 
 
 def judgements(given: Given) -> None:
-    labels = many(given["labels"], "labels")
-    given["labels"] = [dict(zip(("a", "b", "label") if len(one) == 3 else ("pair", "label"), one, strict=True))
+    labels, chosen = many(given["labels"], "labels"), {"chosen": True} if given.pop("chosen", False) else {}
+    given["labels"] = [dict(zip(("a", "b", "label") if len(one) == 3 else ("pair", "label"), one, strict=True)) | chosen
                        for one in labels]  # fmt: skip
 
 
@@ -131,12 +131,19 @@ def pairs_to_judge(match: Match | str, count: int = 50, *, precision: float | No
 
 
 @request("POST", "matches/{match}/labels", prepare=judgements)
-def judge(match: Match | str, labels: Iterable[tuple[int, int | None] | tuple[str, str, int]]) -> Judged:
+def judge(
+    match: Match | str,
+    labels: Iterable[tuple[int, int | None] | tuple[str, str, int]],
+    *,
+    chosen: bool = False,
+) -> Judged:
     """Judges pairs of a match; a later judgement on the same pair replaces the earlier one.
 
     Args:
         labels: (number of the pair, label) or (text, text, label); the label is 1 for a match, 0 for no match. With a
             number it may be None, which removes a judgement.
+        chosen: whether you picked these pairs because of what they say, for example in the result. They then follow
+            their labels, and count for none of the estimates, until they are judged without `chosen`.
     """
 
 

@@ -60,6 +60,13 @@ def match(
     ] = "pairs",
     at_most: Annotated[int | None, typer.Option(min=0, help="number of rows")] = None,
     labels: Labels = None,
+    chosen: Annotated[
+        bool,
+        typer.Option(
+            "--chosen",
+            help="the --labels are of pairs that you picked in a result: they count for its rows, not for precision",
+        ),
+    ] = False,
     judge: Annotated[int, typer.Option(min=0, help="ask for your judgement on this many pairs first")] = 0,
     again: Annotated[
         str | None,
@@ -114,7 +121,7 @@ def match(
             found = finished(client, started, same)
         for start in range(0, len(judgements), PART):
             part = [(pair.a, pair.b, int(pair.label)) for pair in judgements[start : start + PART]]
-            judged = client.judge(found, part)
+            judged = client.judge(found, part, chosen=chosen)
             if judged.unknown:
                 remark(f"isosim: {judged.unknown:,} labelled pairs are not among the candidates")
         if judge:

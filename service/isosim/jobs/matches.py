@@ -13,7 +13,7 @@ import logging
 import mmap
 import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -101,12 +101,14 @@ class Found:
 @dataclass(frozen=True)
 class Judgements:
     """What people said of candidates: number of the candidate -> 1 (a match) or 0. `named`: those whose label was given
-    with their texts, so that nobody knows why they were chosen. `used`: when the result was last used, ISO 8601 in UTC.
+    with their texts, so that nobody knows why they were judged. `chosen`: those that a person picked because of what
+    they say. `used`: when the result was last used, ISO 8601 in UTC.
     """
 
     used: str
     labels: dict[int, int] = field(default_factory=dict)
     named: list[int] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
 
 
 class RowFile:
@@ -140,8 +142,21 @@ class Result:
     @property
     def judged(self) -> tuple[Rows, Rows]:
         """The candidates that were judged, in ascending order, and their labels. (L,), (L,)"""
-        pairs = sorted(self.judgements.labels)
-        return np.array(pairs, np.intp), np.array([self.judgements.labels[pair] for pair in pairs], np.intp)
+        return self._labels(self.judgements.labels)
+
+    @property
+    def drawn(self) -> tuple[Rows, Rows]:
+        """Those of them that were not chosen by a person: their labels tell of the others. (N,), (N,)"""
+        return self._labels(self.judgements.labels.keys() - set(self.judgements.chosen))
+
+    @property
+    def chosen(self) -> tuple[Rows, Rows]:
+        """Those that a person chose: their labels tell of themselves only. (C,), (C,)"""
+        return self._labels(self.judgements.chosen)
+
+    def _labels(self, pairs: Iterable[int]) -> tuple[Rows, Rows]:
+        rising, labels = sorted(pairs), self.judgements.labels
+        return np.array(rising, np.intp), np.array([labels[pair] for pair in rising], np.intp)
 
 
 def now() -> str:
@@ -209,9 +224,16 @@ class MatchStore:
 
         return self._change(job, step)
 
-    def judge(self, job: Job, labels: Mapping[int, int | None], named: Collection[int] = ()) -> Judgements:
+    def judge(
+        self,
+        job: Job,
+        labels: Mapping[int, int | None],
+        named: Collection[int] = (),
+        chosen: Collection[int] = (),
+    ) -> Judgements:
         """Adds judgements to those that are there; a later one on the same candidate replaces the earlier, None removes
-        it. `named`: those of them that were given with texts.
+        it. `named`: those of them that were given with texts. `chosen`: those that a person picked. A candidate that
+        was judged without being chosen stays one of those, and a chosen one becomes one when it is judged so.
 
         Raises:
             InvalidInput: there is no such candidate, or there are more than MOST_LABELS judgements.
@@ -226,7 +248,9 @@ class MatchStore:
             if len(every) > MOST_LABELS:
                 raise InvalidInput(f"labels: a match takes at most {MOST_LABELS:,} judgements")
             kept = {pair for pair in there.named if pair not in labels}
-            return Judgements(now(), every, sorted(kept.union(named)))
+            still = {pair for pair in there.chosen if pair not in labels}
+            picked = every.keys() & still.union(set(chosen) - (there.labels.keys() - set(there.chosen)))
+            return Judgements(now(), every, sorted(kept.union(named)), sorted(picked))
 
         return self._change(job, step)
 

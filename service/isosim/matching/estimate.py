@@ -16,7 +16,7 @@ labels of the candidates that are not judged.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -185,6 +185,24 @@ class Estimate:
     matches: Doubles  # (DRAWS, B + 1) matches among these
     chances: Doubles  # (DRAWS, B) P(match | similarity) of the candidates between two edges
 
+    def knowing(self, chosen: Integers, labels: npt.ArrayLike) -> "Estimate":
+        """With the labels of candidates that a person chose because of what they say. (C,), (C,)
+
+        Such a choice tells nothing of other candidates. Among all those that are not `judged`, as many matches and as
+        many others are expected as before, and the chosen ones are some of these: picking out the right pairs does not
+        raise the share of matches among the others. If fewer are left than expected, all of them are expected to be so.
+        """
+        rows, known = np.asarray(chosen, np.intp), np.asarray(labels, np.intp)
+        every, same = (np.searchsorted(np.sort(part), self.edges) for part in (rows, rows[known == 1]))
+        rest = self.rest - every
+        return replace(
+            self,
+            judged=np.sort(np.append(self.judged, rows)),
+            confirmed=self.confirmed + int(known.sum()),
+            rest=rest,
+            matches=np.clip(self.matches - same, 0, rest),
+        )
+
     def probabilities(self, rows: Integers) -> Doubles:
         """P(match) of candidates, by their similarity alone. (N,) -> (N,)"""
         found: Doubles = self.chances.mean(0)[np.searchsorted(self.edges, rows, side="right") - 1]
@@ -253,7 +271,7 @@ class Estimate:
         false, false_interval = self._summary(rest - found)
         passing = rest + self.confirmed
         precision = self._summary((found + self.confirmed) / passing) if passing else (None, None)
-        every = self.matches[:, -1] + self.confirmed
+        every = np.maximum(self.matches[:, -1], found) + self.confirmed
         some = every > 0
         recall = self._summary((found[some] + self.confirmed) / every[some]) if some.any() else (None, None)
         return Point(threshold, passing, false, false_interval, *precision, *recall)

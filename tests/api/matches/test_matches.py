@@ -217,6 +217,7 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     assert all(row["label"] == int(row["a"].lower() == row["b"].lower()) for row in judged)
     assert found["confirmed"] == sum(row["label"] for row in judged)
     judged_pairs_follow_their_judgement(server, job, judged)
+    chosen_pairs_follow_their_judgement_and_tell_nothing_of_others(server, job, judged)
     assert sum(row["weight"] for row in judged) == pytest.approx(matched["candidates"])  # together they stand for all
     table = get(server, f"{job}/result?form=judged&format=csv").content
     headers = bearer(ANNA) | {"content-type": "text/csv"}
@@ -274,6 +275,33 @@ def judged_pairs_follow_their_judgement(server: Server, job: str, judged: list[d
         worth = {row[0]: row[1:] for row in open_table(io.BytesIO(content), "xlsx", sheet="figures").first}
         assert worth["left out, because they were judged different"][0] == str(answer["left_out"])
     assert judge(server, job, [{"pair": low[0]["pair"], "label": 0}]).status_code == 200
+
+
+def chosen_pairs_follow_their_judgement_and_tell_nothing_of_others(
+    server: Server, job: str, judged: list[dict[str, Any]]
+) -> None:
+    """They are in the result or left out of it, and neither the threshold nor what is expected of the others moves."""
+    before, rows = get(server, f"{job}?precision=0.7").json()["answer"], rows_of(server, job, "precision=0.7")[1:]
+    some = [row for row in rows if row["label"] is None][:8]
+    labels = [{"pair": row["pair"], "label": n % 2, "chosen": True} for n, row in enumerate(some)]
+    by_texts = {"a": some[0]["text_a"], "b": some[0]["text_b"], "label": 0, "chosen": True}
+    answer = judge(server, job, [by_texts, *labels[1:]]).json()
+    assert (answer["judged"], answer["chosen"]) == (len(judged) + 8, 8)
+    after = get(server, f"{job}?precision=0.7").json()["answer"]
+    assert (after["judged"], after["chosen"], before["chosen"]) == (len(judged) + 8, 8, 0)
+    assert after["similarity"] == before["similarity"]
+    assert (after["passing"], after["confirmed"]) == (before["passing"] - 4, before["confirmed"] + 4)
+    assert max(0, before["expected_false"] - 4) - 1e-6 <= after["expected_false"] <= before["expected_false"]
+    out = {row["pair"] for row in some[::2]}
+    assert {row["pair"] for row in rows_of(server, job, "precision=0.7")[1:]} == {row["pair"] for row in rows} - out
+    stated = {row["pair"]: row for row in rows_of(server, job, "form=judged")}
+    assert {pair for pair, row in stated.items() if row["chosen"]} == {row["pair"] for row in some}
+    assert all(stated[row["pair"]]["weight"] == 1 for row in some)  # each stands for itself
+    notices = get(server, f"{job}?precision=0.7").json()["answer"]["notices"]
+    assert not any("named by their texts" in notice for notice in notices)
+    drawn = {one["pair"] for one in get(server, f"{job}/label?count=1000").json()["pairs"]}
+    assert drawn & {row["pair"] for row in some}  # whether a pair is drawn does not depend on the choice
+    assert judge(server, job, [{"pair": row["pair"], "label": None} for row in some]).json()["chosen"] == 0
 
 
 def test_judgements_teach_what_words_tell(server: Server) -> None:

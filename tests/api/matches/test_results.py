@@ -107,6 +107,20 @@ def test_judgements_add_up_and_the_last_one_counts(blobs: Blobs, rows: Path) -> 
     assert store.judge(JOB, {1: 0, 2: 0}).named == [0]  # 2 was judged again, by its number
 
 
+def test_a_pair_that_a_person_chose_tells_nothing_of_others_until_it_is_drawn(blobs: Blobs, rows: Path) -> None:
+    store = MatchStore(blobs, 60)
+    store.publish(JOB, [rows], FOUND, MODEL, None)
+    for labels, picked, chosen in (
+        ({0: 1}, [], []), ({0: 0, 1: 1, 2: 1}, [0, 1, 2], [1, 2]),  # one that was drawn stays so
+        ({1: 0}, [1], [1, 2]), ({1: 1}, [], [2]), ({2: None}, [], []), ({2: 1}, [2], [2]),
+    ):  # fmt: skip
+        assert store.judge(JOB, labels, (), picked).chosen == chosen
+    with store.opened(JOB) as result:
+        assert [[part.tolist() for part in one] for one in (result.judged, result.drawn, result.chosen)] == [
+            [[0, 1, 2], [0, 1, 1]], [[0, 1], [0, 1]], [[2], [1]],
+        ]  # fmt: skip
+
+
 def test_what_nobody_uses_is_gone_and_what_is_used_stays(blobs: Blobs, rows: Path) -> None:
     other = replace(JOB, id="e" * 32, owner="bert")
     kept, brief = MatchStore(blobs, 3600), MatchStore(blobs, 0.01)

@@ -47,6 +47,51 @@ def test_precision_and_recall_are_those_of_what_is_given_out(learnt: Estimate) -
         assert point.false_interval[0] <= (1 - TRUTH[passing]).sum() <= point.false_interval[1]
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=some.integers(0, 10**6), share=some.floats(0, 1), count=some.integers(0, 3000), top=some.integers(1, 20_000)
+)
+def test_what_a_person_picks_out_tells_nothing_of_the_other_candidates(
+    learnt: Estimate, seed: int, share: float, count: int, top: int
+) -> None:
+    """Whichever pairs are picked, the curve stays, and as many of those that were not drawn are expected to be false as
+    before, the picked ones among them, as far as so many are left."""
+    rng = np.random.default_rng(seed)
+    drawn, pool = judged(200), np.setdiff1d(np.arange(top), judged(200))
+    weights = np.where(TRUTH[pool] == 1, share, 1 - share) + 1e-9
+    chosen = rng.choice(pool, min(count, len(pool)), replace=False, p=weights / weights.sum()) if len(pool) else pool
+    known = learnt.knowing(chosen, TRUTH[chosen])
+    np.testing.assert_array_equal(known.chances, learnt.chances)
+    false = learnt.rest - learnt.matches  # (DRAWS, B + 1)
+    for number in range(1, len(learnt.edges), 12):
+        passing = np.float32(SIMILARITY[learnt.edges[number] - 1]) <= SIMILARITY
+        different = (TRUTH[chosen[passing[chosen]]] == 0).sum()
+        left = passing.sum() - passing[np.append(drawn, chosen)].sum()
+        after = known.at(float(SIMILARITY[learnt.edges[number] - 1]))
+        assert after.false == pytest.approx(np.clip(false[:, number] - different, 0, left).mean(), abs=1e-6)
+        passing[np.append(drawn, chosen)] = TRUTH[np.append(drawn, chosen)] == 1
+        assert after.passing == passing.sum()
+        assert after.precision == pytest.approx(1 - after.false / after.passing) if after.passing else True
+        assert after.recall is not None and 0 <= after.recall <= 1
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_who_picks_out_the_right_pairs_or_the_wrong_ones_leaves_the_intervals_right(label: int) -> None:
+    """If the picked pairs only left the others' share as it was, 1 in 3 of the intervals held the truth."""
+    held = []
+    for seed in range(30):
+        truth = (np.random.default_rng(seed).random(len(CHANCES)) < CHANCES).astype(np.intp)
+        rows = judged(70, seed, truth.astype(np.float64))
+        first = np.setdiff1d(np.arange(150), rows)
+        chosen = first[truth[first] == label][:50]
+        point = estimate(SIMILARITY, rows, truth[rows]).knowing(chosen, truth[chosen]).at(0.8)
+        passing = np.float32(0.8) <= SIMILARITY
+        passing[np.append(rows, chosen)] = truth[np.append(rows, chosen)] == 1
+        assert point.precision_interval is not None
+        held.append(point.precision_interval[0] <= truth[passing].mean() <= point.precision_interval[1])
+    assert np.mean(held) >= 0.9
+
+
 def test_a_threshold_is_the_lowest_that_reaches_its_precision(learnt: Estimate) -> None:
     threshold, strict = learnt.threshold_for(0.8), learnt.threshold_for(0.8, bound=True)
     assert threshold is not None and strict is not None and threshold < strict

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from isosim.api.bodies import body_of
 from isosim.api.calibration.calibrate import STREAM, changes, facts_of, megabytes
 from isosim.api.calibration.files import FILE, one_of_few, sent, temporary
-from isosim.api.matches.schemas import Matches, PairLabel, PairLabels
+from isosim.api.matches.schemas import Matches, PairLabel, PairLabels, TextLabel
 from isosim.api.matches.views import Ask, Form, View, histogram, ranked
 from isosim.api.matches.writing import MEDIA, FileType, written
 from isosim.api.policy import needs
@@ -255,10 +255,11 @@ async def pairs_to_judge(
     wanted: AskDep,
     count: Annotated[int, Query(ge=1, le=MOST_TO_JUDGE)] = 50,
 ) -> PairsToJudge:
-    """The pairs whose judgement tells most about the target: some above and some below its threshold."""
+    """The pairs whose judgement tells most about the target: some above and some below its threshold. Pairs that were
+    judged as chosen ones may be among them, so that the choice does not decide which pairs the estimates rest on."""
 
     def look(result: Result) -> PairsToJudge:
-        candidates, (judged, labels) = result.found.candidates, result.judged
+        candidates, (judged, labels) = result.found.candidates, result.drawn
         target: dict[str, Any] = {"precision": wanted["precision"]} if "precision" in wanted else {}
         if wanted.keys() - {"confidence"} and not target:
             view = view_of(service, trace, result, wanted)
@@ -273,7 +274,7 @@ async def pairs_to_judge(
             b = result.files[-1][int(result.found.right.first[candidates.right[pair]])]
             score = float(candidates.similarity[pair])
             pairs.append(PairToJudge(pair=pair, similarity=score, row_a=a.number, row_b=b.number, a=a.text, b=b.text))
-        return PairsToJudge(pairs=tuple(pairs), judged=len(judged))
+        return PairsToJudge(pairs=tuple(pairs), judged=len(result.judgements.labels))
 
     return await read(service, trace, job, look)
 
@@ -285,16 +286,24 @@ async def judge_pairs(job: MatchDep, request: Request, service: ServiceDep, trac
     """Judges pairs of a match. A later judgement on the same pair replaces the earlier one, so this may be repeated."""
     body = await parsed(service, PAIR_LABELS, await request.body())
     check_ended(job)
-    numbered = {one.pair: one.label for one in body.labels if isinstance(one, PairLabel)}
-    named = {(one.a.strip(), one.b.strip()): one.label for one in body.labels if not isinstance(one, PairLabel)}
+    numbered: dict[int, PairLabel | TextLabel] = {one.pair: one for one in body.labels if isinstance(one, PairLabel)}
+    named = {(one.a.strip(), one.b.strip()): one for one in body.labels if isinstance(one, TextLabel)}
     unknown, places = 0, dict[tuple[str, str], int]()
     if named:
         places = await read(service, trace, job, lambda result: places_of(result, set(named)))
         unknown = len(named) - len(places)
         numbered |= {pair: named[texts] for texts, pair in places.items()}
-    judgements = await service.store(service.results.judge, job, numbered, places.values())
+    given = {pair: one.label for pair, one in numbered.items()}
+    chosen = [pair for pair, one in numbered.items() if one.chosen]
+    judgements = await service.store(service.results.judge, job, given, places.values(), chosen)
     labels = judgements.labels.values()
-    return Judged(judged=len(labels), matches=sum(labels), unknown=unknown, until=service.results.until(judgements))
+    return Judged(
+        judged=len(labels),
+        chosen=len(judgements.chosen),
+        matches=sum(labels),
+        unknown=unknown,
+        until=service.results.until(judgements),
+    )
 
 
 def places_of(result: Result, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], int]:

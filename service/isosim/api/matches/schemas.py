@@ -48,9 +48,19 @@ class Matches(BaseModel):
     matches: list[Match]
 
 
+Chosen = Annotated[
+    bool,
+    Field(
+        description="true: you picked this pair because of what it says, for example in the result. It then follows "
+        "its label, and counts for no estimate and no order of other pairs, until it is judged without `chosen`"
+    ),
+]
+
+
 class PairLabel(Own):
     pair: Number
     label: Literal[0, 1] | None = Field(description="1: the texts mean the same; 0: they do not; null: not judged")
+    chosen: Chosen = False
 
 
 class TextLabel(Own):
@@ -59,6 +69,7 @@ class TextLabel(Own):
     a: str
     b: str
     label: Literal[0, 1]
+    chosen: Chosen = False
 
 
 class PairLabels(Own):

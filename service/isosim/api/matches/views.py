@@ -35,7 +35,8 @@ WIDTHS: dict[Literal["precision", "recall"], float] = {
 NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge about 50 of them"
 Cells = list[Any]
 STRATUM = 5  # judged pairs of one weight: with a weight each, chance alone would halve what the labels are worth
-JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity", "pair"]  # names that readers of labels know
+# The first names are those that readers of labels know.
+JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity", "pair", "chosen"]
 SCORES = ["similarity", "adjusted", "percentile", "probability", "label", "pair", *FLAGS]
 COPY = (1.0, None, None, None, None, None, False, False)  # the SCORES of two rows with the same text
 NONE = (None,) * len(SCORES)  # of a row without a match
@@ -94,8 +95,8 @@ class View:
 
     @cached_property
     def estimate(self) -> Estimate | None:
-        """What the judgements say; None if there are too few, or too few of one kind."""
-        pairs, labels = self.result.judged
+        """What the judgements of drawn pairs say; None if there are too few, or too few of one kind."""
+        pairs, labels = self.result.drawn
         if len(pairs) < FEWEST or not FEWEST_EACH <= labels.sum() <= len(labels) - FEWEST_EACH:
             return None
         ranking = self.ranking
@@ -139,10 +140,11 @@ class View:
 
     def _of_precision(self, precision: float) -> float:
         if self.estimate is None:
-            labels = self.result.judgements.labels
+            pairs, labels = self.result.drawn
+            besides = f"; {chosen} that you chose yourself do not count" if (chosen := self._chosen) else ""
             raise Conflict(
-                f"a precision needs judged pairs, at least {FEWEST}, and {FEWEST_EACH} of each kind: {len(labels)} are "
-                f"judged, {sum(labels.values())} of them matches{self._in_vain * '; there seem to be few or none'}"
+                f"a precision needs judged pairs, at least {FEWEST}, and {FEWEST_EACH} of each kind: {len(pairs)} are "
+                f"judged, {labels.sum()} of them matches{self._in_vain * '; there seem to be few or none'}{besides}"
             ).with_remedy(Action.JUDGE, match=self.result.job.id)
         bound = self.ask.confidence is not None
         sure = replace(self.estimate, confidence=self.ask.confidence or CONFIDENCE)
@@ -168,8 +170,12 @@ class View:
         return len(self.result.found.sides) == 1
 
     @property
+    def _chosen(self) -> int:
+        return len(self.result.judgements.chosen)
+
+    @property
     def _in_vain(self) -> bool:
-        _, labels = self.result.judged
+        _, labels = self.result.drawn
         return len(labels) >= IN_VAIN and not labels.any()
 
     @property
@@ -179,14 +185,16 @@ class View:
         facts: dict[str, Any] = {}
         notices = [] if self.estimate is not None else [NOT_JUDGED]
         if self._in_vain:
-            notices.append(f"none of {judged} judged pairs is a match: there seem to be few or none")
-        if self.estimate is not None and (named := len(self.result.judgements.named)):
+            notices.append(f"none of {judged - self._chosen} judged pairs is a match: there seem to be few or none")
+        named = len({*self.result.judgements.named} - {*self.result.judgements.chosen})
+        if self.estimate is not None and named:
             notices.append(
                 f"{named} of {judged} judged pairs were named by their texts: precision and recall hold only if these "
                 "pairs were not chosen by whether they match"
             )
         if self.estimate is not None:
-            point = self.estimate.at(self.threshold)
+            chosen, their_labels = self.result.chosen
+            point = self.estimate.knowing(self.ranking.place[chosen], their_labels).at(self.threshold)
             facts = {
                 "precision": point.precision,
                 "precision_interval": within(point.precision_interval, 1),
@@ -204,6 +212,7 @@ class View:
             passing=len(self.passing),
             matched_rows=tuple(self._matched_rows()),
             judged=judged,
+            chosen=self._chosen,
             confirmed=int(labels.sum()),
             confirmed_below=int(((self.ranking.place[pairs] >= self.above) & (labels == 1)).sum()),
             left_out=self.left_out,
@@ -229,6 +238,7 @@ class View:
             ["expected number of false ones", *rounded(answer.expected_false, *(answer.expected_false_interval or ()))],
             ["recall (share of the matches among the kept pairs)", answer.recall, *(answer.recall_interval or ())],
             ["judged pairs", answer.judged],
+            ["of these, chosen by a person and not counted for precision and recall", answer.chosen],
             ["left out, because they were judged different", answer.left_out],
             ["judged the same, of lower similarity", answer.confirmed_below],
         ]
@@ -346,18 +356,22 @@ class View:
             yield [number, len(members), lowest, row == central, found.number, found.text, *found.cells]
 
     def _judged(self) -> Iterator[Cells]:
-        """All judged pairs. STRATUM neighbours together stand for the candidates that are nearest to one of them."""
-        pairs, labels = self.result.judged
+        """All judged pairs. STRATUM neighbours together stand for the candidates that are nearest to one of them, a
+        chosen pair for itself."""
+        pairs, _ = self.result.drawn
         found, count = self.result.found, len(self.candidates.similarity)
         between = (pairs[1:] + pairs[:-1] + 1) / 2
         nearest = np.diff(np.concatenate([[0.0], between, [count]]))[: len(pairs)]
         starts = np.arange(0, len(pairs), STRATUM)
         sizes = np.diff(np.append(starts, len(pairs)))
         weights = np.repeat(np.add.reduceat(nearest, starts) / sizes, sizes) if len(pairs) else nearest
-        for pair, label, weight in zip(pairs.tolist(), labels.tolist(), weights.tolist(), strict=True):
+        others = 1 - self._chosen / max(count, 1)  # share of the candidates that the drawn ones stand for
+        weight_of = dict(zip(pairs.tolist(), (weights * others).tolist(), strict=True))
+        for pair, label in zip(*(part.tolist() for part in self.result.judged), strict=True):
             a = self._row(0, int(found.left.first[self.candidates.left[pair]]))
             b = self._row(-1, int(found.right.first[self.candidates.right[pair]]))
-            yield [a.number, b.number, a.text, b.text, label, weight, self.candidates.similarity[pair], pair]
+            weight, similarity = weight_of.get(pair, 1.0), self.candidates.similarity[pair]
+            yield [a.number, b.number, a.text, b.text, label, weight, similarity, pair, pair not in weight_of]
 
     def _row(self, side: int, row: int) -> Row:
         return self.result.files[side][row]
@@ -408,7 +422,7 @@ def ranked(result: Result) -> Ranking:
     domain whose scale it is."""
     found, learnt = result.found, result.model.pair_map
     known, seed = None if learnt is None else learnt.moves, result.job.request.seed
-    return by_words(found.candidates.similarity, found.features, *result.judged, known=known, seed=seed)
+    return by_words(found.candidates.similarity, found.features, *result.drawn, known=known, seed=seed)
 
 
 def histogram(result: Result) -> Histogram:
