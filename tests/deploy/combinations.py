@@ -44,11 +44,10 @@ ITS_ENDPOINT: Values = {
     },
     "networkPolicy": {"bucket": {"port": 9000}},
 }  # fmt: skip
+CONFINED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 WAITING = {
     "name": "wait", "image": "registry.example.com/wait@sha256:" + "0" * 64, "imagePullPolicy": "Always",
-    "securityContext": {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-    },
+    "securityContext": CONFINED,
     "resources": {key: {"cpu": "50m", "memory": "32Mi"} for key in ("requests", "limits")},
 }  # fmt: skip
 PROBED = {probe: {"exec": {"command": ["true"]}} for probe in ("livenessProbe", "readinessProbe")}
@@ -111,7 +110,7 @@ EVERYTHING: Values = {
         "podTemplate": own_pod("worker"),
         "autoscaling": {"enabled": True},
     },
-    "redis": {"own": {"podTemplate": own_pod("redis")}},
+    "redis": {"own": {"podTemplate": own_pod("redis"), "image": "registry.example.com/redis:7.2"}},
     "modelStore": {"storageClass": "nfs", "annotations": {"a": "b"}},
     "backup": {"schedule": "15 3 * * *", "destination": "s3://backups/similarity/"},
     "commonLabels": {"owner": "search"},

@@ -6,7 +6,7 @@ from typing import Any
 
 from isosim.settings import Settings, unread
 from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, merged, named, render
-from tests.deploy.combinations import WAITING, environment, own_pod, pods, template_of
+from tests.deploy.combinations import CONFINED, WAITING, environment, own_pod, pods, template_of
 from tests.deploy.rules import alerts as alerts_of_the_files
 from tests.deploy.rules import recordings
 
@@ -60,16 +60,33 @@ def test_a_changed_setting_is_a_new_pod() -> None:
     assert stamp({"max_wait": 0.3}) != stamp({"max_wait": 0.4})
 
 
-def test_who_a_pod_runs_as_is_the_charts_or_the_clusters_choice(rendered: dict[str, list[Manifest]]) -> None:
+def test_every_pod_is_confined_as_the_restricted_standard_asks_and_its_ids_are_the_charts_or_the_clusters(
+    rendered: dict[str, list[Manifest]],
+) -> None:
     for name, found in rendered.items():
         for component, spec in pods(found).items():
             assert spec["enableServiceLinks"] is False  # one named isosim would set ISOSIM_PORT to an address
+            assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+            for volume in spec.get("volumes", ()):
+                assert volume.keys() & {"emptyDir", "persistentVolumeClaim", "secret"}, (name, component)
+            for container in (*spec["containers"], *spec.get("initContainers", ())):
+                assert container["securityContext"] == CONFINED, (name, component)
             context = spec["securityContext"]
+            assert (context["runAsNonRoot"], context["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
             if name == "assigned":
                 assert not context.keys() & {"runAsUser", "runAsGroup", "fsGroup"}, component
             else:
                 assert min(context["runAsUser"], context["runAsGroup"]) > 10000, (name, component)
                 assert component == "redis" or context["fsGroup"] == 10001
+
+
+def test_every_image_can_come_from_a_registry_of_the_operators(rendered: dict[str, list[Manifest]]) -> None:
+    """For a cluster that reaches no other: own names, digests, and the Secret to pull with."""
+    for component, spec in pods(rendered["hpa"]).items():
+        assert spec["imagePullSecrets"] == [{"name": "registry"}], component
+        images = {container["image"] for container in spec["containers"] + spec.get("initContainers", [])}
+        assert {image.partition("/")[0] for image in images} == {"registry.example.com"}, images
+        assert component == "redis" or all("@sha256:" in image for image in images), images
 
 
 def test_the_operators_fields_are_merged_into_the_charts_pods(rendered: dict[str, list[Manifest]]) -> None:
@@ -340,8 +357,6 @@ def test_objectives_are_those_of_the_file_unless_values_choose_others() -> None:
     }
 
 
-def test_files_are_carried_as_they_are(rendered: dict[str, list[Manifest]]) -> None:
-    found = rendered["hpa"]
-    board = named(found, "ConfigMap", "-dashboard")["data"]["isosim.json"]
+def test_the_dashboard_is_carried_as_it_is(rendered: dict[str, list[Manifest]]) -> None:
+    board = named(rendered["hpa"], "ConfigMap", "-dashboard")["data"]["isosim.json"]
     assert json.loads(board) == json.loads((CHART / "files" / "dashboard.json").read_text())
-    assert pods(found)["test"]["containers"][0]["args"][0].strip() == (CHART / "files" / "smoke.py").read_text().strip()

@@ -238,6 +238,20 @@ def test_every_action_of_the_workflows_is_pinned_by_its_commit() -> None:
     assert [line for line in used if not re.search(r"@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", line)] == []
 
 
+@pytest.mark.parametrize(("found", "passes"), [("never", False), ("planted", True), ("audit", False)])
+def test_an_audit_passes_if_it_finds_the_planted_package_and_no_other(found: str, passes: bool, tmp_path: Path) -> None:
+    """Where the advisories cannot be reached, pip-audit finds nothing and ends with 0."""
+    for name in ("Makefile", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv-audit" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv-audit" / "ready").touch()
+    program = tmp_path / ".venv-audit" / "bin" / "pip-audit"
+    program.write_text(f'#!/bin/sh\ncase "$0 $*" in *{found}*) exit 1;; esac\n')
+    program.chmod(0o755)
+    done = subprocess.run(["make", "--silent", "audit"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is passes, done.stderr
+
+
 def test_the_version_stands_in_pyproject_and_everything_else_agrees() -> None:
     said = subprocess.run(["make", "--silent", "version"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said.strip() == VERSION
