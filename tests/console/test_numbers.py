@@ -3,10 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
-from isosim.fitting.reference import build, sample_pairs
 from tests.console.conftest import Site
 
 Run = Callable[..., Any]
@@ -25,16 +23,6 @@ def run(browser: Any, site: Site) -> Iterator[Run]:
 
     yield call
     context.close()
-
-
-def test_similarities_read_off_a_curve_are_those_of_the_service(run: Run) -> None:
-    rng = np.random.default_rng(0)
-    vectors = (rng.normal(size=(1500, 24)) * np.linspace(2, 0.2, 24) + 0.4).astype(np.float32)
-    reference = build(sample_pairs([(vectors, np.arange(len(vectors)))], rng), rng)
-    rates = [0.9, 0.5, 0.1, 0.01, 0.001, 0.0001]
-    body = "return given[1].map((rate) => similarityAt(given[0], rate));"
-    for rate, similarity in zip(rates, run("advisor", "similarityAt", body, [reference.curve(), rates]), strict=True):
-        assert abs(similarity - reference.threshold(rate)) < 0.005
 
 
 def test_shares_are_written_no_finer_than_the_data_support_and_without_exponents(run: Run) -> None:

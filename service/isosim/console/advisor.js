@@ -12,6 +12,7 @@ import { asked, kindOf, KINDS, rateFields, saveThreshold } from "./thresholds.js
 const TITLE = "Which threshold?";
 const SAVE_FORM = "save-threshold";
 const FLOOR = 1e-6; // the curve's last rate
+const ROWS = 20; // of the picture's numbers, at most
 const WAIT = 350; // ms after the last key stroke
 
 /** Whether the labels of a version tell of precisions. */
@@ -38,7 +39,7 @@ export function advisor(version, context, { champion, saved }) {
   const { signal } = context;
   const { domain, report } = version;
   const reference = `${domain}@${version.version}`;
-  const [before, after] = [report.raw_reference.curve, report.reference.curve];
+  const { curve } = report.reference;
   const kinds = Object.keys(KINDS).filter((name) => name !== "precision" || isReliable(report));
   const begin = isReliable(report) && bestRow(report.labels) ? "precision" : "fmr"; // what the report advises
   const kind = select(kinds.map((name) => [name, `${KINDS[name].label} ${KINDS[name].of}`]), begin, { onchange: reset });
@@ -49,15 +50,14 @@ export function advisor(version, context, { champion, saved }) {
     h("div", { class: "row" }, field("Ask for", kind, ""), rates.wanted, rates.gallery),
     answer,
     saving.element);
-  const told = [0.9, 0.5, 0.1, 0.05, 0.01, 0.001, 0.0001, 0.00001];
+  const told = curve.similarity.map((x, index) => [score(x), percent(curve.rate[index])]);
   const picture = figure({
     title: TITLE,
     lead: ["The share of random pairs that pass a ", term("threshold"), ", the ", term("false-match rate"), ". Ask for a rate, and the line shows the similarity to use."],
     controls,
-    draw: drawWith(before, after, null),
+    draw: drawWith(curve, null),
     summary: "",
-    numbers: table("Threshold for a false-match rate", ["False-match rate", "Similarity", ...(same(before, after) ? [] : ["Uncorrected"])],
-      told.map((rate) => [percent(rate), ...(same(before, after) ? [after] : [after, before]).map((curve) => score(similarityAt(curve, rate)))])),
+    numbers: table("Threshold for a false-match rate", ["Similarity", "False-match rate"], told.filter((_, index) => index % Math.ceil(told.length / ROWS) === 0)),
   }, signal);
   picture.element.classList.add("whole");
 
@@ -83,10 +83,10 @@ export function advisor(version, context, { champion, saved }) {
       if (mine !== latest) return;
       saving.offer(target);
       answer.replaceChildren(...sentences(found, report));
-      picture.redraw({ draw: drawWith(before, after, found), summary: spoken(found, before) });
+      picture.redraw({ draw: drawWith(curve, found), summary: `The line stands at a similarity of ${score(found.similarity)}.` });
     } catch (error) {
       if (error.name === "AbortError" || mine !== latest) return;
-      picture.redraw({ draw: drawWith(before, after, null), summary: "" });
+      picture.redraw({ draw: drawWith(curve, null), summary: "" });
       const own = error instanceof Refused && [409, 422].includes(error.status); // says itself what can be asked for
       answer.replaceChildren(own ? h("p", { class: "verdict warn" }, h("strong", {}, "No threshold: "), inPercent(explain(error).text)) : alertBox("No threshold", error, advise));
     }
@@ -157,19 +157,12 @@ function sentences(found, { sentences: among, reference }) {
   ].filter(Boolean);
 }
 
-function spoken(found, before) {
-  const raw = found.target.fmr ? ` Uncorrected it would be ${score(similarityAt(before, found.target.fmr))}.` : "";
-  return `The line stands at a similarity of ${score(found.similarity)}.${raw}`;
-}
-
-function drawWith(before, after, found) {
+function drawWith(curve, found) {
   return (palette) => {
-    const curve = (label, values, colour, extra = {}) => ({
-      label, data: values.similarity.map((x, index) => ({ x, y: values.rate[index] })),
-      borderColor: palette[colour], backgroundColor: palette[colour], pointRadius: 0, borderWidth: 2, curve: true, ...extra,
-    });
-    const datasets = [curve("calibrated similarity", after, "after")];
-    if (!same(before, after)) datasets.push(curve("uncorrected similarity", before, "before", { borderDash: [6, 4] }));
+    const datasets = [{
+      label: "random pairs that pass", data: curve.similarity.map((x, index) => ({ x, y: curve.rate[index] })),
+      borderColor: palette.after, backgroundColor: palette.after, pointRadius: 0, borderWidth: 2, curve: true,
+    }];
     if (found) {
       datasets.push({ label: "advised threshold", data: [FLOOR, 1].map((y) => ({ x: found.similarity, y })), borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 0, borderWidth: 2 });
       datasets.push({ label: "95 % interval", data: found.interval.map((x) => ({ x, y: 1 })), fill: "start", backgroundColor: faint(palette.mark, 0.25), borderWidth: 0, pointRadius: 0 });
@@ -195,25 +188,4 @@ function drawWith(before, after, found) {
       },
     };
   };
-}
-
-const logit = (rate) => Math.log(rate / (1 - rate));
-
-/**
- * The similarity that this share of random pairs reaches; null outside the curve { similarity: rising, rate: falling }. Between
- * knots the logit is a line, as in the service.
- */
-export function similarityAt(curve, wanted) {
-  const { similarity: x, rate } = curve;
-  if (wanted > rate[0] || wanted < rate.at(-1)) return null;
-  const below = Math.max(1, rate.findIndex((one) => one <= wanted));
-  const span = logit(rate[below]) - logit(rate[below - 1]);
-  const share = span ? (logit(wanted) - logit(rate[below - 1])) / span : 0;
-  return x[below - 1] + share * (x[below] - x[below - 1]);
-}
-
-/** Whether two curves are the same to what a picture shows. */
-function same(one, other) {
-  return one.similarity.length === other.similarity.length
-    && one.similarity.every((x, index) => Math.abs(x - other.similarity[index]) < 1e-4);
 }

@@ -9,14 +9,16 @@ const FIRST_WAIT = 1000; // ms until what was not confirmed is sent again, doubl
 const LONGEST_WAIT = 15000;
 const DRAWN = 10; // pairs that are fetched together: the server draws better ones as it learns
 const LOW = 3; // pairs left when more are fetched
-const ENOUGH = 50; // judgements that tell something; the server says how many more
+export const ENOUGH = 50; // judgements that tell something
 const KEYS = { 1: 1, 0: 0, " ": null };
+const WORD = /([\p{L}\p{N}]+)/u;
 
-/** How many judgements a match wants in all: 50, 100, 200 and so on, since the server's estimate changes with each one. */
-const goal = (judged, more) => {
-  const near = ENOUGH * 2 ** Math.max(0, Math.round(Math.log2((judged + more) / ENOUGH)));
-  return near > judged ? near : ENOUGH * 2 ** (Math.floor(Math.log2(judged / ENOUGH)) + 1);
-};
+/** A text with the words in bold that the other one lacks, unless these are most of its words. */
+export function unlike(text, other) {
+  const there = new Set(other.toLowerCase().split(WORD));
+  const parts = text.split(WORD).map((part, index) => (index % 2 && !there.has(part.toLowerCase()) ? h("b", {}, part) : part));
+  return parts.filter((part) => part instanceof Node).length > parts.length / 4 ? [text] : parts;
+}
 
 /** The key under which this browser holds the target of a match. */
 export const wantedKey = (job) => `isosim.wanted.${job}`;
@@ -31,25 +33,25 @@ export const forget = (job) => [wantedKey(job), ...held(job)].forEach((key) => l
 
 const outboxes = new Map(); // job -> Outbox; they outlive the view
 
-/** Judgements on their way to the server: pair -> 1, 0, or null for one that is taken back. */
+/** Judgements on their way to the server: pair -> { label: 1, 0 or null for one that is taken back, chosen: in the list }. */
 class Outbox {
   constructor(job) {
     this.prefix = prefixOf(job);
     this.where = `${path("matches", job)}/labels`;
     this.wait = FIRST_WAIT;
     this.told = () => {};
-    this.known = new Set(); // pairs that the server counts as judged, as far as this page knows
+    this.known = new Set(); // drawn pairs that the server counts as judged, as far as this page knows
     this.mine = new Map(); // what was judged here, sent or not
     this.turn = 0; // grows with each judgement and each answer
     this.pending = new Map(held(job).map((key) => [Number(key.slice(this.prefix.length)), JSON.parse(localStorage.getItem(key))]));
   }
 
-  add(pair, label) {
+  add(pair, label, chosen = false) {
     this.turn += 1;
-    this.pending.set(pair, label);
+    this.pending.set(pair, { label, chosen });
     this.mine.set(pair, label);
     try {
-      localStorage.setItem(this.prefix + pair, JSON.stringify(label));
+      localStorage.setItem(this.prefix + pair, JSON.stringify({ label, chosen }));
     } catch { // the browser keeps no more; leaving asks
     }
     this.send();
@@ -67,12 +69,12 @@ class Outbox {
     this.sending = true;
     const sent = [...this.pending];
     try {
-      const answer = await call("POST", this.where, { json: { labels: sent.map(([pair, label]) => ({ pair, label })) } });
+      const answer = await call("POST", this.where, { json: { labels: sent.map(([pair, one]) => ({ pair, ...one })) } });
       this.turn += 1;
-      for (const [pair, label] of sent) {
-        if (label === null) this.known.delete(pair);
-        else this.known.add(pair);
-        if (this.pending.get(pair) === label) this.forget(pair); // else judged anew meanwhile
+      for (const [pair, one] of sent) {
+        if (one.label === null) this.known.delete(pair);
+        else if (!one.chosen) this.known.add(pair);
+        if (this.pending.get(pair) === one) this.forget(pair); // else judged anew meanwhile
       }
       [this.sending, this.wait] = [false, FIRST_WAIT];
       this.told({ answer });
@@ -94,16 +96,16 @@ window.addEventListener("beforeunload", (event) => {
 
 /**
  * given: { job, judged: so many are, target(): what the pairs shall tell about, as parameters, changed(answer): judgements
- * were confirmed }. Returns { element, left(judged, more): how many more are wanted, expect(more): how many more judgements are useful, null for unknown, labelOf(pair,
- * label): the judgement where the server has this label, correct(pair, label): judges a judged pair anew, reading():
- * before all judged pairs are read, returns what takes them, print(rows): them in short, seen(): those that were read }.
+ * were confirmed }. Returns { element, expect(more): how many more judgements are useful, null for unknown, labelOf(pair, label):
+ * the judgement where the server has this label, choose(pair, label): judges a pair of the list, which tells nothing of others,
+ * reading(): before all judged pairs are read, returns what takes them, print(rows): them in short, seen(): those that were read }.
  */
 export function judging(given, context) {
   const { signal } = context;
   const where = path("matches", given.job);
   const outbox = outboxes.get(given.job) ?? new Outbox(given.job);
   outboxes.set(given.job, outbox);
-  const state = { judged: given.judged, more: null, goal: 0, queue: [], passed: [], met: new Set(outbox.pending.keys()), fetching: false, all: false };
+  const state = { judged: given.judged, more: null, picked: new Map(), queue: [], passed: [], met: new Set(outbox.pending.keys()), fetching: false, all: false };
 
   const sides = [h("blockquote", { dir: "auto", class: "sample" }), h("blockquote", { dir: "auto", class: "sample" })];
   const pair = h("div", { class: "pair", "aria-live": "polite" }, ...sides);
@@ -122,7 +124,7 @@ export function judging(given, context) {
     h("p", { class: "muted small keys" }, "Keys: 1 same, 0 different, space skip, U or Backspace undo. Would one answer do for both? Then they mean the same."));
 
   outbox.told = ({ answer, error, wait }) => {
-    if (answer) state.judged = answer.judged;
+    if (answer) state.judged = answer.judged - answer.chosen;
     unsent.hidden = !error;
     if (error) unsent.textContent = !outbox.pending.size ? sentence(explain(error).text) : `${sentence(explain(error).text)} ${counted(outbox.pending.size, "judgement")} not sent yet; this browser holds ${outbox.pending.size === 1 ? "it" : "them"}${wait ? `, and sends again in ${seconds(wait / 1000)}` : ""}.`;
     update();
@@ -141,7 +143,10 @@ export function judging(given, context) {
       const fresh = pairs.filter((one) => !state.met.has(one.pair));
       fresh.sort((x, y) => scattered(x.pair) - scattered(y.pair)); // the server gives the most alike first, which would sway
       fresh.forEach((one) => state.met.add(one.pair));
-      state.queue.push(...fresh);
+      for (const one of fresh) { // a pair that was judged in the list and is drawn now has its label
+        if (state.picked.has(one.pair)) outbox.add(one.pair, state.picked.get(one.pair));
+        else state.queue.push(one);
+      }
       state.all = !fresh.length;
       waiting.replaceChildren(state.all ? h("p", {}, "All pairs are judged or skipped.") : "");
     } catch (error) {
@@ -188,19 +193,16 @@ export function judging(given, context) {
     event.preventDefault();
   }, { signal });
 
-  /** How many more judgements are wanted. The goal stands until it is reached; the server's estimate changes with each one. */
-  const left = (judged, more) => (state.goal = judged < state.goal ? state.goal : goal(judged, more)) - judged;
-
   function update() {
-    const unconfirmed = [...outbox.pending].reduce((sum, [pair, label]) => sum + (label !== null) - outbox.known.has(pair), 0);
+    const unconfirmed = [...outbox.pending].reduce((sum, [pair, { label, chosen }]) => sum + (chosen ? 0 : (label !== null) - outbox.known.has(pair)), 0);
     const judged = Math.max(0, state.judged + unconfirmed);
-    done.textContent = state.more === 0 && judged >= ENOUGH ? `${count(judged)}: enough` : `${count(judged)} of about ${count(judged + left(judged, state.more ?? 0))}`;
+    done.textContent = judged < ENOUGH ? `${judged} of about ${ENOUGH}` : `${count(judged)}: enough${state.more ? ` to download. About ${count(state.more)} more make it surer` : ""}`;
     const [shown] = state.queue;
     for (const control of [same, different, skip]) control.disabled = !shown;
     back.disabled = !state.passed.length;
     pair.hidden = !shown;
     waiting.hidden = Boolean(shown);
-    sides.forEach((side, index) => { side.textContent = shown ? [shown.a, shown.b][index] : ""; });
+    sides.forEach((side, index) => side.replaceChildren(...(shown ? unlike(...(index ? [shown.b, shown.a] : [shown.a, shown.b])) : [])));
   }
 
   const print = (rows) => rows.map(({ pair, label }) => `${pair} ${label}`).join();
@@ -216,8 +218,9 @@ export function judging(given, context) {
       elsewhere.hidden = false;
     }
     state.seen = print(rows);
-    state.judged = rows.length;
-    state.queue = state.queue.filter(({ pair }, index) => !index || !there.has(pair)); // the first is on the page
+    state.picked = new Map(rows.filter(({ chosen }) => chosen).map(({ pair, label }) => [pair, label]));
+    state.judged = rows.length - state.picked.size;
+    state.queue = state.queue.filter(({ pair }, index) => !index || !there.has(pair) || state.picked.has(pair)); // the first is on the page
     update();
   }
 
@@ -226,7 +229,6 @@ export function judging(given, context) {
   fetchPairs();
   return {
     element,
-    left,
     print,
     seen: () => state.seen,
     reading() {
@@ -237,12 +239,8 @@ export function judging(given, context) {
       state.more = more;
       update();
     },
-    labelOf: (pair, label) => (outbox.pending.has(pair) ? outbox.pending.get(pair) : label),
-    correct(pair, label) {
-      outbox.known.add(pair);
-      outbox.add(pair, label);
-      update();
-    },
+    labelOf: (pair, label) => (outbox.mine.has(pair) ? outbox.mine.get(pair) : label),
+    choose: (pair, label) => outbox.add(pair, label, true),
   };
 }
 

@@ -7,7 +7,7 @@ import { count, counted, dated, percent, plainly, range, score, sentence } from 
 import { parseLines } from "./intake.js";
 import { ACTIVE, follow, progress } from "./job.js";
 import { scores } from "./histogram.js";
-import { forget, judging, wantedKey } from "./judging.js";
+import { ENOUGH, forget, judging, unlike, wantedKey } from "./judging.js";
 import { nameOf, removeMatch } from "./matches.js";
 
 const WAIT = 400; // ms after the last key stroke in the target
@@ -19,7 +19,6 @@ const COPIES = 1000; // rows that repeat a text, up to which their number stands
 const SURE = 0.2; // width of the interval of the precision at which the server asks for no more judgements
 const UNSURE = 0.25; // width above which "sure" is withdrawn: in 30 simulated matches 1 time in place of 15
 const ROUGH = 0.4; // width from which on the labels are too few; unmeasured
-const ENOUGH = 50; // judgements that tell something
 const KINDS = {
   precision: { label: "How many should be right", first: "90", hint: "Of 100 pairs that pass, so many should mean the same (the precision).", read: (text) => Number(text) / 100, valid: (value) => value >= 0.1 && value < 1, fault: "Give per cent: from 10 to below 100, for example 80." },
   surely: { label: "How many should surely be right", first: "80", hint: "As above, but with 95 % certainty: the lower end of the interval reaches it.", read: (text) => Number(text) / 100, asks: (value) => ({ precision: value, confidence: 0.95 }), valid: (value) => value >= 0.1 && value < 1, fault: "Give per cent: from 10 to below 100, for example 80." },
@@ -86,7 +85,7 @@ function bestSoFar(pairs) {
 function resultOf(match, [wantedKind, wantedValue], context) {
   const { signal } = context;
   const where = path("matches", match.job);
-  const state = { asked: {}, learnt: match.answer.precision !== null, latest: 0, shown: SHOWN, answer: match.answer, timer: 0, sure: false, surest: null };
+  const state = { asked: {}, learnt: match.answer.precision !== null, latest: 0, shown: SHOWN, out: new Map(), answer: match.answer, timer: 0, sure: false, surest: null };
   const copies = match.copies.length === 1 ? match.copies[0] : 0;
   const until = h("time", {});
 
@@ -97,7 +96,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   const [thenKind, thenValue] = wantedKind in KINDS && wantedValue ? [wantedKind, wantedValue] : (localStorage.getItem(remembered) ?? "").split(" ");
   if (thenKind in KINDS) [kind.value, input.value, last[thenKind]] = [thenKind, thenValue, thenValue];
   const wanted = field("Wanted", input, KINDS[kind.value].hint);
-  const tile = h("div", { class: "tile", role: "status" });
+  const [tile, rest] = [h("div", { class: "tile", role: "status" }), h("div", { class: "stack small" })];
   const judge = judging({
     job: match.job, judged: match.judged,
     target: () => (target()?.precision ? { precision: target().precision } : state.asked),
@@ -112,7 +111,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     ask(score(similarity, 2));
   }, signal);
   const pairs = h("div", { class: "stack" });
-  const shown = select(Object.entries(SHOWS), "passing", { onchange: read });
+  const shown = select(Object.entries(SHOWS), "passing", { onchange: later });
   const own = h("p", { class: "muted small" });
   const [lead, hold] = [h("p", { class: "muted" }), h("p", { class: "verdict warn", role: "status", hidden: true }, "No pairs reach what is asked for above: ask for less, or judge more pairs.")];
   const form = select(Object.entries(FORMS).filter(([name]) => name !== "clusters" || match.rows.length === 1), "pairs");
@@ -144,6 +143,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
 
   function later() {
     state.latest += 1; // an answer on its way holds for another target, as does what is said below
+    state.out.clear();
     stale(true);
     save.disabled = true;
     fault(input, target() ? "" : KINDS[kind.value].fault);
@@ -182,14 +182,14 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       Object.assign(state, { asked: found.error ? null : used, answer: found.error ? null : whole.answer });
       tellUntil(whole.until);
       tile.replaceChildren(...(found.error ? unreachable(whole, found.error) : answerOf(whole)));
-      judge.expect(!found.error && state.sure ? 0 : whole.answer.more_labels);
+      judge.expect(found.error || !state.learnt ? null : state.sure ? 0 : moreOf(whole.answer));
+      own.textContent = state.answer ? ownOf(state.answer) : "";
       picture.show(whole.histogram, state.answer);
       await list(mine, whole);
       if (mine !== state.latest) return;
       state.failed = false;
       stale(false);
       hold.hidden = !(save.disabled = !state.asked);
-      own.textContent = state.answer ? ownOf(state.answer) : "";
       saveLabels.disabled = !whole.judged;
       if (use) use.disabled = whole.judged < context.server.fewest_labels;
     } catch (error) {
@@ -226,41 +226,45 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     judge.element.focus({ preventScroll: true });
   }, { class: first ? "primary" : "" });
 
-  function unreachable({ answer: { more_labels: more }, judged }, { remedy }) {
+  function unreachable({ answer: { judged, chosen } }, { remedy }) {
     const { precision, pairs: passing } = remedy?.arguments ?? {};
-    const [early, share] = [judged < ENOUGH, precision && Number((100 * precision).toPrecision(4))];
+    const [early, share] = [judged - chosen < ENOUGH, precision && Number((100 * precision).toPrecision(4))];
     const less = precision && button(`Ask for ${share} %`, () => ask(share), { class: early ? "" : "primary" });
     return [
       h("p", { class: "big" }, "No pairs ", badge(early ? "too early to tell" : "out of reach", "warn")),
-      h("p", {}, `At no similarity are ${input.value} % of the pairs right, as far as ${counted(judged, "judgement")} tell.`, precision ? ` The highest is ${share} %, with ${passing} pairs.` : ""),
-      h("p", {}, h("strong", {}, "Next step: "), `${early || !precision ? "" : "ask for less, or "}judge ${more ? `about ${count(judge.left(judged, more))} more pairs` : "more pairs"}.`),
+      h("p", {}, `At no similarity are ${input.value} % of the pairs right, as far as ${counted(judged - chosen, "judgement")} tell.`, precision ? ` The highest is ${share} %, with ${passing} pairs.` : ""),
+      h("p", {}, h("strong", {}, "Next step: "), `${early || !precision ? "" : "ask for less, or "}judge more pairs.`),
       h("div", { class: "buttons" }, early && toJudge("Judge pairs", true), less, !early && toJudge("Judge pairs", !less)),
     ];
   }
 
-  /** One number, one word of confidence, what passes, and the next step. */
-  function answerOf({ answer, judged }) {
-    const { passing, confirmed, precision, precision_interval: interval, expected_false: wrong, expected_false_interval: wrongs, recall, recall_interval: recalls, more_labels: more } = answer;
+  /** One number, one word of confidence, what is false, what is missed, and the next step; the rest stands under Details. */
+  function answerOf({ answer }) {
+    const { passing, confirmed, precision, precision_interval: interval, expected_false: wrong, expected_false_interval: wrongs, recall, recall_interval: recalls, judged, chosen } = answer;
     const notices = answer.notices.filter((notice) => !notice.startsWith("not judged")).map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice))));
-    const [known, width] = [precision !== null && interval !== null, widthOf(answer)];
+    const [known, width, drawn] = [precision !== null && interval !== null, widthOf(answer), judged - chosen];
     const asked = `${kind.value} ${input.value}`;
     const before = state.surest === asked; // it was sure of this target once
     state.sure = known && width <= (before && state.sure ? UNSURE : SURE);
     if (state.sure) state.surest = asked;
     const { sure } = state;
     const rare = known && precision < 0.5;
+    const ready = known && !rare && (sure || drawn >= ENOUGH);
     const [word, colour] = rare ? ["mostly false", "bad"] : sure ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
+    rest.replaceChildren(
+      h("p", {}, `${answer.adjusted ? "Similarity less what other words take away" : "Similarity"} from ${score(answer.similarity, 2)} on; ${answer.matched_rows.map((found, file) => `${count(found)} of ${counted(match.rows[file], "row")}${match.files.length > 1 ? ` of ${match.files[file]}` : ""}`).join(" and ")} in a pair. ${count(confirmed)} of the pairs ${confirmed === 1 ? "is" : "are"} judged the same.`),
+      h("p", {}, `All matches: those among the ${counted(match.candidates, "most alike pair")}. From ${counted(drawn, "judgement")}${chosen ? `; besides, ${counted(chosen, "pair")} judged in the list, which tell${chosen === 1 ? "s" : ""} nothing of the others` : ""}.`));
     return [
       h("p", { class: "big" }, h("strong", {}, counted(passing, "pair")), " ", badge(known && !rare ? `${word}: ± ${percent(Math.ceil(50 * width) / 100)}` : word, colour)),
-      known && h("p", {}, `${confirmed ? `${count(confirmed)} of them ${confirmed === 1 ? "is" : "are"} judged the same. Of the other ${count(passing - confirmed)}, about` : "About"} ${count(Math.round(wrong))} are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): in all, ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}).`),
-      known ? h("p", {}, `They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches among the ${counted(match.candidates, "most alike pair")}${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)}. From ${counted(judged, "judgement")}.`)
-        : h("p", {}, `Not judged${judged ? " enough" : ""}: how many of these pairs are right is unknown.`),
-      h("p", {}, `Similarity${answer.adjusted ? ", less what other words take away," : ""} from ${score(answer.similarity, 2)} on; ${answer.matched_rows.map((found, file) => `${count(found)} of ${counted(match.rows[file], "row")}${match.files.length > 1 ? ` of ${match.files[file]}` : ""}`).join(" and ")} in a pair. ${ownOf(answer)}`),
+      known ? h("p", {}, `About ${count(Math.round(wrong))} of them are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}).`)
+        : h("p", {}, `Not judged${drawn ? " enough" : ""}: how many of these pairs are right is unknown.`),
+      known && h("p", {}, `They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)}.`),
       before && !sure && h("p", { class: "verdict warn" }, "This was sure before: the last judgements differ from what the earlier ones let expect."),
       ...notices,
-      h("p", {}, h("strong", {}, "Next step: "), !known ? `judge ${judged < ENOUGH ? `about ${counted(ENOUGH - judged, "pair")}${judged ? " more" : ""}` : "on"}, until there are some that mean the same and some that do not.`
-        : rare ? "ask for more that are right: move the line to the right." : sure ? "download the pairs." : `judge about ${count(judge.left(judged, more))} more, until the share that is right is known to ± 10\u00a0%; or download the pairs as they are.`),
-      h("div", { class: "buttons" }, sure && !rare ? button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }) : toJudge("Judge pairs", true)),
+      h("p", {}, h("strong", {}, "Next step: "), rare ? "ask for more that are right: move the line to the right." : sure ? "download the pairs."
+        : ready ? `download the pairs. Or judge about ${count(moreOf(answer))} more, and the share that is right is known to ±\u00a010\u00a0%.`
+          : drawn < ENOUGH ? `judge ${drawn ? `${count(ENOUGH - drawn)} more` : `about ${ENOUGH} pairs`}.` : "judge on, until there are some that mean the same and some that do not."),
+      h("div", { class: "buttons" }, ready && button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }), !sure && toJudge(ready ? "Judge more pairs" : "Judge pairs", !ready)),
     ].filter(Boolean);
   }
 
@@ -286,32 +290,42 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     lead.textContent = `${found.length < every ? `The first ${count(found.length)} of ${counted(every, "pair")}` : counted(every, "pair")}, the ${state.answer?.adjusted ? "most probable" : "most alike"} first.${passing && copies ? ` Besides, ${counted(copies, "row repeats", "rows repeat")} a text word for word; the downloads begin with them.` : ""}`;
     const times = (row) => repeated.get(row) ?? 1;
     const [one, other] = match.files.length > 1 ? match.files.map((name) => `Text of ${name}`) : ["One text", "Another text"];
-    const body = found.map((row) => h("tr", {},
+    const whole = found.length >= every;
+    if (passing) [...state.out].sort(([x], [y]) => x - y).forEach(([at, row]) => found.some(({ pair }) => pair === row.pair) || found.splice(at, 0, row));
+    const body = found.map((row, at) => h("tr", {},
       h("td", { class: "number" }, score(row.similarity, 2)),
-      h("td", { class: "sample", dir: "auto" }, row.text_a), h("td", { class: "sample", dir: "auto" }, row.text_b),
-      h("td", {}, row.label === null ? null : chip(row)),
+      h("td", { class: "sample", dir: "auto" }, unlike(row.text_a, row.text_b)), h("td", { class: "sample", dir: "auto" }, unlike(row.text_b, row.text_a)),
+      verdict(row, at),
       h("td", {}, row.numbers_differ && badge("other numbers", "warn"), row.negation_differs && badge("negation", "warn"),
         (repeated.has(row.row_a) || repeated.has(row.row_b)) && badge(`in ${times(row.row_a)} and ${counted(times(row.row_b), "row")}`))));
-    const more = found.length < every && button("Show more pairs", async () => {
+    const more = !whole && button("Show more pairs", async () => {
       state.shown += SHOWN;
       more.disabled = true;
       read();
     });
-    const heads = [h("th", { scope: "col", class: "number" }, "Similarity"), one, other, "Judged", "Notes"];
-    refill(pairs, found.length ? table(SHOWS[shown.value], heads, body, { class: "stacked found" }) : h("p", { class: "muted" }, passing ? "No pair passes." : "No pair is judged."), more || "");
+    const heads = [h("th", { scope: "col", class: "number" }, "Similarity"), one, other, "Your judgement", "Notes"];
+    refill(pairs, found.length ? table(SHOWS[shown.value], heads, body, { class: `stacked found ${shown.value}` }) : h("p", { class: "muted" }, passing ? "No pair passes." : "No pair is judged."), more || "");
   }
 
-  /** A pair's judgement, which can be changed. */
-  function chip({ pair, label }) {
-    const colour = (choice) => ({ 1: "good", 0: "bad" })[choice.value] ?? "";
-    const choice = select([["1", "same"], ["0", "different"], ["", "not judged"]], String(judge.labelOf(pair, label) ?? ""), {
-      "aria-label": `Judgement of pair ${pair + 1}`, onchange: () => {
-        choice.className = `badge ${colour(choice)}`;
-        judge.correct(pair, choice.value ? Number(choice.value) : null);
-      },
-    });
-    choice.className = `badge ${colour(choice)}`;
-    return choice;
+  /** A pair's judgement, which can be changed, or two buttons to judge it. A row that is left out stays until the target changes. */
+  function verdict(row, at) {
+    const cell = h("td", {});
+    const name = `Judgement of pair ${row.pair + 1}`;
+    function say(label) {
+      judge.choose(row.pair, label);
+      if (label === 0) state.out.set(at, row);
+      else state.out.delete(at);
+      show();
+      cell.querySelector("button, select").focus();
+    }
+    function show() {
+      const label = judge.labelOf(row.pair, row.label);
+      cell.replaceChildren(label === null
+        ? h("div", { class: "buttons tight" }, [["Same", 1], ["Different", 0]].map(([word, given]) => button(word, () => say(given), { "aria-label": `${word}: pair ${row.pair + 1}` })))
+        : select([["1", "same"], ["0", "different"], ["", "not judged"]], String(label), { class: `badge ${label ? "good" : "bad"}`, "aria-label": name, onchange: ({ target: { value } }) => say(value ? Number(value) : null) }));
+    }
+    show();
+    return cell;
   }
 
   /** Downloads what holds now, which may be other than what the page has read. */
@@ -348,13 +362,13 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     judge.element, // above all that changes with a judgement, so that it stays where it is
     h("section", { class: "card", "aria-labelledby": "answer" }, h("h2", { id: "answer" }, "What passes"),
       h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared${domain ? ` on the scale of ${domain}` : ""}, started ${dated(match.created)}.`),
-      picture.element, h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile),
+      picture.element, h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile, h("details", {}, h("summary", {}, "Details"), rest)),
     h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),
       h("div", { class: "row" }, field("Content", form, "Each text of a group is like the group on average: a pair whose groups do not fit is in none."), field("Format", format, ""), h("div", { class: "buttons" }, save)), hold, own,
       h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels that are downloaded can be given to a domain, under Calibrate."),
       h("div", { class: "buttons" }, saveLabels, use, button("Delete this match", async () => { if (await removeMatch(match, context)) location.hash = "#/"; }, { class: "danger quiet" })),
       use && h("p", { class: "muted small" }, `From ${context.server.fewest_labels} judged pairs on, ${domain} can take them: a new version with these labels is made, in place of earlier labels.`)),
-    h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), field("Show", shown, "A judgement in the list can be changed; it counts at once."), lead, pairs),
+    h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), field("Show", shown, "Judge a pair here if you see that it is right or wrong. It then is in all downloads or in none; the share that is right is told by the pairs above alone."), lead, pairs),
   ];
 }
 
@@ -369,6 +383,9 @@ function missedOf({ passing, expected_false: wrong, recall, recall_interval: rec
 function ownOf({ left_out: out, confirmed_below: below }) {
   return [below && `Besides, ${counted(below, "pair")} below that, judged the same.`, out && `Left out: ${counted(out, "pair")} above it, judged different.`].filter(Boolean).join(" ");
 }
+
+/** About how many more judgements, in tens, make the answer sure. */
+const moreOf = (answer) => 10 * Math.max(1, Math.ceil((answer.judged - answer.chosen) * ((widthOf(answer) / SURE) ** 2 - 1) / 10));
 
 const widthOf = ({ precision_interval: interval }) => (interval ? interval[1] - interval[0] : 1);
 
