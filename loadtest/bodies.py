@@ -48,6 +48,7 @@ FORMS = {
     "/rerank documents": Form('"query":"a"', "documents", '{"text":"b"}'),
     **{route: Form('"query":"a"', "documents", '"b"') for route in ("/v1/rerank", "/v2/rerank")},
     **{route: Form('"text_1":"a"', "text_2", '"b"') for route in ("/score", "/v1/score")},
+    **{route: Form('"model":"isosim"', "texts", '"a"') for route in ("/v1/embed", "/v2/embed")},
     "/v1/embeddings": Form('"model":"isosim"', "input", '"a"'),
     "/v2/models/isosim/infer": Form(TENSOR, "data", '"a"', wrap='"inputs":[{{}}]'),
     "/calibrate": Form('"domain":"hostile"', "texts", '"a"'),

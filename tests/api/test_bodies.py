@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from isosim.api.bodies import MOST_ENTRIES
 from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
-from isosim.api.compatible.schemas import EmbeddingsRequest, RerankRequest, ScoreRequest
+from isosim.api.compatible.schemas import EmbeddingsRequest, EmbedTextsRequest, RerankRequest, ScoreRequest
 from isosim.api.compatible.tensors import INFER
 from isosim.api.scoring.schemas import EmbedRequest, PercentileRequest, SimilarityRequest
 from isosim.api.validation import MOST_NAMES, MOST_TEXTS, MOST_UNKNOWN, MOST_VALUES, check_parts, parse_json
@@ -26,6 +26,8 @@ ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "/rerank": TypeAdapter(RerankRequest),
     "/score": TypeAdapter(ScoreRequest),
     "/v1/embeddings": TypeAdapter(EmbeddingsRequest),
+    "/v1/embed": TypeAdapter(EmbedTextsRequest),
+    "/v2/embed": TypeAdapter(EmbedTextsRequest),
     "/v2/models/isosim/infer": INFER,
     "/calibrate": TypeAdapter(CalibrateRequest),
     "/domains/default/labels": TypeAdapter(LabelsRequest),

@@ -13,6 +13,7 @@ from tests.processes import Server
 
 COMPATIBLE = {
     "/", "/invocations", "/embed", "/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score", "/v1/embeddings",
+    "/v1/embed", "/v2/embed", "/v2/models/{model:path}/config", "/v2/models/{model:path}/versions/{version}/config",
     "/v1/models", "/v1/models/{model:path}", "/tokenize", "/info", "/health", "/ping", "/v2", "/v2/health/live",
     "/v2/health/ready", "/v2/models/{model:path}", "/v2/models/{model:path}/ready", "/v2/models/{model:path}/infer",
     "/v2/models/{model:path}/versions/{version}", "/v2/models/{model:path}/versions/{version}/ready",

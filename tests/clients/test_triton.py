@@ -34,6 +34,9 @@ def test_a_model_is_ready_and_described(client: triton.InferenceServerClient, he
     assert not client.is_model_ready("nothing", headers=headers)
     described = client.get_model_metadata("isosim/default", headers=headers)
     assert described["outputs"][0] == {"name": "embedding", "datatype": "FP32", "shape": [-1, 384]}
+    config = client.get_model_config("isosim/default", headers=headers)
+    assert config["input"][0] == {"name": "text", "data_type": "TYPE_STRING", "dims": [-1]}
+    assert config["output"][0] == {"name": "embedding", "data_type": "TYPE_FP32", "dims": [-1, 384]}
     assert client.get_server_metadata(headers=headers)["name"] == "isosim"
 
 

@@ -39,7 +39,7 @@ def test_every_place_of_every_route_that_names_a_domain_refuses_another_keys(
     named = {path for path in document["paths"] if re.search(r"\{(domain|model|job_id)\}", path)}
     assert set(seen) == named | {
         "/", "/invocations", "/similarity", "/percentile", "/embed", "/rerank", "/v1/rerank", "/v2/rerank", "/score",
-        "/v1/score", "/v1/embeddings", "/calibrate", "/matches", "/matches/check",
+        "/v1/score", "/v1/embeddings", "/v1/embed", "/v2/embed", "/calibrate", "/matches", "/matches/check",
     }  # fmt: skip
     assert {"body domain", "body parameters.domain"} <= seen["/similarity"]
     assert {"body domain", "body model"} <= seen["/rerank"]
@@ -69,9 +69,12 @@ def test_the_default_domain_is_no_exception(keyed: Keyed, document: dict[str, An
             assert response.status_code == 403, (asked, response.text[:300])
 
 
+NAMED_BY_MODEL = ("/score", "/v1/score", "/v1/embeddings", "/v1/embed", "/v2/embed")
+
+
 def without_names(asked: Asked) -> Any:
     body = {name: value for name, value in asked.body.items() if name not in ("domain", "model")}
-    return {**body, "model": "isosim"} if asked.template in ("/score", "/v1/score", "/v1/embeddings") else body
+    return {**body, "model": "isosim"} if asked.template in NAMED_BY_MODEL else body
 
 
 def test_lists_hold_only_the_keys_own(keyed: Keyed) -> None:

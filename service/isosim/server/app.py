@@ -10,7 +10,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from isosim import __version__
 from isosim.api import operations, pages
 from isosim.api.calibration import calibrate, files
-from isosim.api.compatible import inference_protocol, openai, rerank, tei
+from isosim.api.compatible import cohere, inference_protocol, openai, rerank, tei
 from isosim.api.domains import domains, thresholds
 from isosim.api.matches import check, posting, results
 from isosim.api.middleware import Envelope, cors
@@ -62,6 +62,7 @@ def create_app(settings: Settings) -> FastAPI:
         rerank.router,
         tei.tokens,
         openai.scoring,
+        cohere.router,
         openai.router,
         inference_protocol.router,
         tei.router,

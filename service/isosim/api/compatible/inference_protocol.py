@@ -27,6 +27,7 @@ METADATA: dict[str, Any] = {
     "response_model": ModelMetadata,
     "response_model_exclude_none": True,
 }
+TRITON = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "FP64": "TYPE_FP64"}  # datatypes in a model configuration
 BINARY = {"type": "string", "format": "binary"}
 INFER: dict[str, Any] = {
     "responses": {
@@ -149,6 +150,22 @@ async def compute(
     if result.percentile is not None and not asked.raw:
         outputs["percentile"] = ("FP64", result.percentile)  # float32 cannot tell 1 - 1e-8 from 1
     return outputs
+
+
+@router.get("/models/{model:path}/config", dependencies=READ)
+@router.get(
+    "/models/{model:path}/versions/{version}/config", operation_id="model_version_config", dependencies=[*READ, VERSION]
+)
+async def model_config(model: ModelPath, asked: ModelDep) -> dict[str, Any]:
+    """The metadata in the form of Triton's model configuration, which Triton's clients ask for."""
+    metadata = await model_metadata(model, asked)
+    sides = {
+        side: [
+            {"name": one["name"], "data_type": TRITON[one["datatype"]], "dims": one["shape"]} for one in metadata[key]
+        ]
+        for side, key in (("input", "inputs"), ("output", "outputs"))
+    }
+    return {"name": model, "platform": metadata["platform"], "max_batch_size": 0, **sides}
 
 
 @router.get("/models/{model:path}", dependencies=READ, **METADATA)

@@ -175,6 +175,41 @@ class RerankResponse(BaseModel):
     meta: dict[str, dict[str, str | int]] = Field(description="the same in every answer: Cohere's clients expect it")
 
 
+class EmbedTextsRequest(Compatible):
+    """The body of Cohere's embeddings routes."""
+
+    model_config = example({"model": "isosim", "texts": ["A man is playing a guitar."], "embedding_types": ["float"]})
+
+    texts: Texts
+    model: ModelField = "isosim"
+    embedding_types: list[Literal["float", "base64"]] | None = None
+    truncate: Literal["NONE", "START", "END"] = Field(
+        default="END", description="which end of a text that is too long is cut; NONE: it is refused"
+    )
+    output_dimension: Dimensions | None = None
+
+
+class EmbeddingsByType(BaseModel):
+    floats: list[list[float]] | None = Field(default=None, alias="float")
+    base64: list[str] | None = None
+
+
+class EmbedByTypeResponse(BaseModel):
+    response_type: Literal["embeddings_by_type"]
+    id: str
+    embeddings: EmbeddingsByType
+    texts: list[str]
+    meta: dict[str, dict[str, str | int]]
+
+
+class EmbedFloatsResponse(BaseModel):
+    response_type: Literal["embeddings_floats"]
+    id: str
+    embeddings: list[list[float]]
+    texts: list[str]
+    meta: dict[str, dict[str, str | int]]
+
+
 class ScoreRequest(Compatible):
     """vLLM's body: one text against one or many, or two lists of equal length, entry by entry."""
 
