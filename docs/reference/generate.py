@@ -79,6 +79,8 @@ def errors_page() -> Iterator[str]:
     yield "and of a route under `/v1` OpenAI's, where 422 becomes 400:\n\n"
     yield '```json\n{"error": {"message": "…", "type": "invalid_request_error", "param": "input.1", '
     yield '"code": "validation"}}\n```\n\n'
+    yield "`remedy` (`action`, `arguments`, `text`) says where possible what to do; under `/v1` the message ends so.\n"
+    yield "The message of a 409 may begin with `encoder_mismatch`, that of a 503 with `encoder_changed`.\n"
     yield "`x-should-retry: false` marks errors that a retry cannot fix; 429 and 503 carry `Retry-After` in seconds.\n"
     yield "A request that fails changes nothing.\n\n"
     yield "| status | `error_type` | `type` under `/v1` | when |\n|---|---|---|---|\n"

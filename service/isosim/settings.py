@@ -103,9 +103,8 @@ class Settings(BaseSettings):
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
     max_remote_texts: PositiveInt = 10_000  # maximum texts a job sends to a remote encoder, which may charge
     max_wait: PositiveFloat = (
-        # seconds; a request gets 429 if encoding the queued texts is expected to take longer. There is no such limit
-        # while at most about 64 pairs are queued, or while all queued texts together have at most 16 times as many
-        # characters as the request's texts
+        # seconds; a request gets 429 if encoding the queued texts is expected to take longer. Does not apply while at
+        # most about 64 pairs are queued, nor to requests of at least a 16th of the queue's characters
         0.3
     )
 
