@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test test-all check docs-check reference format redis browser balancer monitoring faults images sbom audit wheels dist chart version shipped bench bench-peers soak clean
+.PHONY: help run test quick test-all check docs-check reference format redis browser balancer monitoring faults images sbom audit wheels dist chart version shipped bench bench-peers soak clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,8 +21,11 @@ run: .venv/run model_store/encoders/minilm  ## environment, default encoder, ser
 # not compete.
 WORKERS ?= 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
-test: check redis  ## checks and the quick tests: units, HTTP, modelling on small encoders, command line (12 minutes)
-	$(PYTEST) -m "not (browser or calibration or deploy or encoder or faults or fuzzing or operation or ray or training)"
+test:  ## checks, and beside them the quick tests: units, HTTP, modelling on small encoders, command line (5 minutes)
+	@$(MAKE) --no-print-directory --jobs 2 check quick
+
+quick: .venv/dev redis
+	$(PYTEST) -m "not (browser or calibration or deploy or encoder or faults or fuzzing or operation or pages or ray or training)"
 
 test-all: check redis browser balancer monitoring faults .venv-clients/ready .venv-deploy/ready  ## checks and all tests: with images, chart, browser, other clients, faults, fuzzing, Ray, training (an hour)
 	$(PYTEST)

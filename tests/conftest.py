@@ -29,6 +29,8 @@ GROUPS = {
     "clients/python/tests/test_server.py": "operation",
     "tests/bulk/": "ray",
     "tests/deploy/": "deploy",
+    "tests/commands/test_encoders.py": "calibration",
+    "tests/docs/test_commands.py": "pages",
     "tests/docs/test_object_storage_page.py": "encoder",
     "tests/faults/": "faults",
     "tests/api/scoring/test_meaning.py": "calibration",
@@ -45,6 +47,8 @@ GROUPS = {
     "tests/security/test_redis_tls.py": "operation",
     "tests/security/test_requests.py": "operation",
     "tests/security/test_secrets.py": "operation",
+    "tests/server/test_brought_vectors.py": "calibration",
+    "tests/server/test_remote_encoder.py": "operation",
     "tests/server/test_scale.py": "operation",
 }
 # … and to every test that needs one of these fixtures.
