@@ -40,11 +40,13 @@ HELD = 0.999  # share of the matches that candidates should hold
 QUERIES, NOMINAL, BOUNDS = (300, 1000), 0.01, (0.006, 0.014)
 
 
-def matches(bench: Bench, population: str = ",".join((JUDGED, WORDS, *CURVES)), draws: int = 400) -> Iterator[Row]:
+def matches(
+    bench: Bench, population: str = ",".join((JUDGED, WORDS, *CURVES)), draws: int = 400, *, recall: int = 1
+) -> Iterator[Row]:
     """Coverage and width of the intervals of precision and recall, with labels drawn in rounds around a target.
 
     The populations are Quora's 8,000 judged pairs, and the candidates of its questions with labels simulated from a
-    curve, anew for every draw.
+    curve, anew for every draw. `recall` 0: pairs are drawn for the precision alone.
     """
     for name in population.split(","):
         similarity, labels = simulated(bench, name) if name in CURVES else judged_pairs(bench)
@@ -53,7 +55,7 @@ def matches(bench: Bench, population: str = ",".join((JUDGED, WORDS, *CURVES)), 
             cells: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
             for seed in range(draws):
                 for figure, count, *values in one_draw(
-                    similarity, labels, features, target, PASSING.get(name, 0.02), seed
+                    similarity, labels, features, target, PASSING.get(name, 0.02), seed, recall=bool(recall)
                 ):
                     cells.setdefault((figure, count), []).append((values[0], values[1], values[2]))
             for (figure, count), found in cells.items():
@@ -93,7 +95,14 @@ def questions(bench: Bench, per_text: int = 10) -> Candidates:
 
 
 def one_draw(
-    similarity: Floats, labels: Labels, features: Doubles | None, target: str, passing: float, seed: int
+    similarity: Floats,
+    labels: Labels,
+    features: Doubles | None,
+    target: str,
+    passing: float,
+    seed: int,
+    *,
+    recall: bool = True,
 ) -> Iterator[tuple[str, int, float, float, float]]:
     """For each number of labels that reaches the target: the true precision and recall, and their intervals."""
     truth = labels(np.random.default_rng(seed))
@@ -104,7 +113,7 @@ def one_draw(
     for count in LABELS:
         while len(rows) < count:
             left = min(ROUND, count - len(rows))
-            more = draw(ranking.similarity, ranking.place[rows], truth[rows], left, seed=seed, **wanted)
+            more = draw(ranking.similarity, ranking.place[rows], truth[rows], left, recall=recall, seed=seed, **wanted)
             rows = np.append(rows, ranking.order[more])
             if features is not None and precision is not None:
                 ranking = by_words(similarity, features, rows, truth[rows].astype(np.intp), seed=seed)

@@ -262,7 +262,8 @@ class BestPair(Answer):
 class Match(JobFacts):
     """The state of a match. The answer to a post has only the id, the status and `seconds`.
 
-    The fields from `scale` on are null until the match has succeeded, and in lists of matches.
+    The fields from `scale` on are null until the match has succeeded; in lists of matches all but `judged` and `until`
+    are.
     """
 
     seconds: float | None = None

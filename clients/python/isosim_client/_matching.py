@@ -126,8 +126,17 @@ def delete_match(match: Match | str) -> None:
 
 
 @request("GET", "matches/{match}/label")
-def pairs_to_judge(match: Match | str, count: int = 50, *, precision: float | None = None) -> PairsToJudge:
-    """The pairs whose judgement tells most about a precision: some above and some below its threshold."""
+def pairs_to_judge(
+    match: Match | str, count: int = 50, *, precision: float | None = None, recall: bool = True
+) -> PairsToJudge:
+    """The pairs whose judgement tells most about a precision: some above and some below its threshold.
+
+    Args:
+        match: the match or its id.
+        count: number of pairs.
+        precision: the target; default 0.9.
+        recall: False: the precision alone matters; it takes fewer judgements then.
+    """
 
 
 @request("POST", "matches/{match}/labels", prepare=judgements)

@@ -70,7 +70,7 @@ OTHER: dict[str, Any] = {
     "charset": "windows-1252", "sheet": "Tickets", "header": False, "unit": "l2",
     "b": ["b"],
     "column_b": 3, "form": "best", "format": "csv", "at_most": 7, "similarity": 0.8, "confidence": 0.95, "count": 9,
-    "chosen": True,
+    "chosen": True, "recall": False,
 }  # fmt: skip
 OF_TABLES = {"column", "charset", "sheet", "header"}
 TABLE = Path(__file__).with_name("conftest.py")  # a file; its content does not matter here

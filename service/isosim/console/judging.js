@@ -138,7 +138,8 @@ export function judging(given, context) {
     state.fetching = true;
     const skipped = state.passed.filter(({ label }) => label === null).length; // the server draws these again
     try {
-      const asked = new URLSearchParams({ ...given.target(), count: DRAWN + state.queue.length + skipped + outbox.pending.size });
+      const target = given.target();
+      const asked = new URLSearchParams({ ...target, recall: String(!target.precision), count: DRAWN + state.queue.length + skipped + outbox.pending.size });
       const { pairs } = await call("GET", `${where}/label?${asked}`, { signal });
       const fresh = pairs.filter((one) => !state.met.has(one.pair));
       fresh.sort((x, y) => scattered(x.pair) - scattered(y.pair)); // the server gives the most alike first, which would sway

@@ -101,16 +101,16 @@ export const nameOf = ({ files, rows }) => (files.length ? files.join(" and ") :
 
 /** Running and ready matches, the newest first; refreshed while one of them runs. */
 function matchList(context) {
-  return liveList(context, "matches", ({ matches }, refresh) => {
+  return liveList(context, "matches?limit=50", ({ matches }, refresh) => {
     const rows = matches.map((match) => h("tr", {},
       h("th", { scope: "row" }, nameOf(match)),
       h("td", {}, standing(match)),
-      h("td", { class: "number" }, match.rows.map(count).join(" and ")),
+      ...[match.rows.map(count).join(" and "), match.judged === null ? "–" : count(match.judged)].map((text) => h("td", { class: "number" }, text)),
       h("td", {}, ago(match.created)),
       h("td", {}, h("div", { class: "buttons tight" },
         action("Open", `#/matches/${match.job}`, { "aria-label": `Open the match of ${match.created}` }),
         button(ACTIVE.has(match.status) ? "Cancel" : "Delete", async () => { if (await removeMatch(match, context)) refresh(); }, { class: "danger quiet", "aria-label": `Delete the match of ${match.created}` })))));
-    return { content: rows.length > 0 && table("Your matches", ["File", "State", h("th", { scope: "col", class: "number" }, "Texts"), "Started", "Actions"], rows, { class: "stacked" }),
+    return { content: rows.length > 0 && table("Your matches", ["File", "State", ...["Texts", "Judged"].map((head) => h("th", { scope: "col", class: "number" }, head)), "Started", "Actions"], rows, { class: "stacked" }),
       active: matches.some(({ status }) => ACTIVE.has(status)) };
   });
 }

@@ -224,6 +224,12 @@ class MatchStore:
 
         return self._change(job, step)
 
+    def seen(self, job: Job) -> Judgements | None:
+        """The judgements without recording a use, for lists; None if there is no result, or if it cannot be read."""
+        with suppress(IsosimError, OSError):
+            return self._records(job).read(STATE)
+        return None
+
     def judge(
         self,
         job: Job,

@@ -25,6 +25,7 @@ def draw(
     *,
     precision: float | None = None,
     threshold: float | None = None,
+    recall: bool = True,
     seed: int = 0,
 ) -> Rows:
     """Indices of candidates to judge, in the order of the candidates; fewer than `count` if fewer are left. (C,)
@@ -38,6 +39,7 @@ def draw(
         similarity: (P,) of all candidates, from high to low.
         judged, labels: (N,) indices of the judged candidates, and their labels, 0 or 1; at first none.
         precision, threshold: the target; give one of them.
+        recall: False: only the precision matters.
     """
     rng = np.random.default_rng(seed)
     rows = np.asarray(judged, np.intp)
@@ -58,16 +60,17 @@ def draw(
         last = np.full(DRAWS, int(np.searchsorted(bins.edges, passing)) - 1)
     last = np.maximum(last, int(np.searchsorted(bins.edges, min(FEWEST, len(similarity)))) - 1)
     above = np.arange(len(bins.sizes)) <= last[:, None]
-    recall = np.take_along_axis(sums, last[:, None], 1) / np.maximum(sums[:, -1:], LEAST)
+    share_above = np.take_along_axis(sums, last[:, None], 1) / np.maximum(sums[:, -1:], LEAST)
     spread = np.sqrt(chances * (1 - chances))
     free = bins.sizes - right - wrong
+    half = (1 - EVEN) / 2
     even = np.diff(bins.parts.sum(1), prepend=bins.parts[0].sum()) / -bins.sizes
     density = sum(
         share * (one / np.maximum((one * free).sum(1, keepdims=True), LEAST)).mean(0)
         for share, one in (
             (EVEN, np.maximum(even, 0)[None]),
-            ((1 - EVEN) / 2, spread * above),
-            ((1 - EVEN) / 2, spread * np.where(above, 1 - recall, recall)),
+            (half if recall else 2 * half, spread * above),
+            (half * recall, spread * np.where(above, 1 - share_above, share_above)),
         )
     )
     chosen: Rows = rest[systematic(np.repeat(density, bins.sizes)[rest], count, rng)]

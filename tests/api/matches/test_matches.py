@@ -216,6 +216,10 @@ def test_judgements_say_what_a_threshold_is_worth(server: Server, matched: dict[
     assert len(judged) == 60
     assert all(row["label"] == int(row["a"].lower() == row["b"].lower()) for row in judged)
     assert found["confirmed"] == sum(row["label"] for row in judged)
+    [listed] = [
+        one for one in server.client.get("/matches", headers=bearer(ANNA)).json()["matches"] if one["job"] == job
+    ]
+    assert (listed["judged"], listed["until"] is not None, listed["candidates"]) == (60, True, None)
     judged_pairs_follow_their_judgement(server, job, judged)
     chosen_pairs_follow_their_judgement_and_tell_nothing_of_others(server, job, judged)
     assert sum(row["weight"] for row in judged) == pytest.approx(matched["candidates"])  # together they stand for all
@@ -299,6 +303,11 @@ def chosen_pairs_follow_their_judgement_and_tell_nothing_of_others(
     assert all(stated[row["pair"]]["weight"] == 1 for row in some)  # each stands for itself
     notices = get(server, f"{job}?precision=0.7").json()["answer"]["notices"]
     assert not any("named by their texts" in notice for notice in notices)
+    some_drawn, others_drawn = (
+        [one["pair"] for one in get(server, f"{job}/label?count=20&recall={recall}").json()["pairs"]]
+        for recall in ("true", "false")
+    )
+    assert some_drawn != others_drawn
     drawn = {one["pair"] for one in get(server, f"{job}/label?count=1000").json()["pairs"]}
     assert drawn & {row["pair"] for row in some}  # whether a pair is drawn does not depend on the choice
     assert judge(server, job, [{"pair": row["pair"], "label": None} for row in some]).json()["chosen"] == 0

@@ -1,5 +1,7 @@
 """Curves, thresholds and intervals learnt from labels. Their coverage is measured by `python -m evaluation matches`."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -180,7 +182,7 @@ def test_no_candidate_is_drawn_twice(count: int, size: int, known: int, seed: in
         similarity = np.full(size, 0.5, np.float32)
     rows = rng.permutation(size)[:known]
     labels = (rng.random(len(rows)) < 0.5).astype(int)
-    targets: list[dict[str, float]] = [{}, {"precision": 0.7}, {"threshold": 0.5}]
+    targets: list[dict[str, Any]] = [{}, {"precision": 0.7}, {"threshold": 0.5}]
     drawn = draw(similarity, rows, labels, count, seed=seed, **targets[seed % 3])
     assert len(drawn) == min(count, size - len(rows))
     assert len(np.union1d(drawn, rows)) == len(drawn) + len(rows)
@@ -195,6 +197,22 @@ def test_labels_gather_on_both_sides_of_the_threshold() -> None:
     assert 30 <= (late >= wanted).sum() <= 85
     near = ((CHANCES[rows[50:]] > 0.05) & (CHANCES[rows[50:]] < 0.95)).mean()
     assert near > 0.5 > 3 * ((CHANCES > 0.05) & (CHANCES < 0.95)).mean()
+
+
+def test_drawn_for_the_precision_alone_as_many_labels_tell_it_more_exactly() -> None:
+    """So an interval of a wanted precision is narrow after fewer judgements."""
+    widths: list[list[float]] = [[], []]
+    for seed in range(6):
+        truth = (np.random.default_rng(seed).random(len(CHANCES)) < CHANCES).astype(np.float64)
+        for found, recall in zip(widths, (True, False), strict=True):
+            rows = np.empty(0, np.intp)
+            while len(rows) < 80:
+                more = draw(SIMILARITY, rows, truth[rows], 20, precision=0.8, recall=recall, seed=seed)
+                rows = np.append(rows, more)
+            interval = estimate(SIMILARITY, rows, truth[rows]).at(0.8).precision_interval
+            assert interval is not None
+            found.append(interval[1] - interval[0])
+    assert np.mean(widths[1]) < 0.85 * np.mean(widths[0])
 
 
 def test_rows_are_drawn_in_proportion_to_their_weights() -> None:

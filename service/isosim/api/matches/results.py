@@ -133,6 +133,12 @@ def state(job: Job, **more: Any) -> Match:
     return Match(**facts_of(job, Match) | found | more)
 
 
+def listed_state(service: Service, job: Job) -> Match:
+    """The state of a match in a list, with the number of its judgements once it has succeeded. Reads the store."""
+    there = service.results.seen(job) if job.status.value == "succeeded" else None
+    return state(job) if there is None else state(job, judged=len(there.labels), until=service.results.until(there))
+
+
 def so_far(service: Service, job: Job) -> Match:
     """The state of a match, with the best pairs while it runs. Reads the store."""
     return state(job, best=service.results.best(job))
@@ -147,7 +153,7 @@ async def list_matches(
 
     def listed() -> Response:
         mine = (job for job in service.jobs.newest() if job.request.match is not None and may_read(trace, job))
-        return json_response({"matches": [*map(state, islice(mine, limit))]})
+        return json_response({"matches": [listed_state(service, job) for job in islice(mine, limit)]})
 
     return await service.listings(trace.grant, listed)
 
@@ -254,6 +260,9 @@ async def pairs_to_judge(
     trace: TraceDep,
     wanted: AskDep,
     count: Annotated[int, Query(ge=1, le=MOST_TO_JUDGE)] = 50,
+    recall: Annotated[
+        bool, Query(description="false: the precision alone matters; it takes fewer judgements then")
+    ] = True,
 ) -> PairsToJudge:
     """The pairs whose judgement tells most about the target: some above and some below its threshold. Pairs that were
     judged as chosen ones may be among them, so that the choice does not decide which pairs the estimates rest on."""
@@ -266,7 +275,9 @@ async def pairs_to_judge(
             ranking, target = view.ranking, {"threshold": view.threshold}
         else:
             ranking = ranked(result)
-        places = draw(ranking.similarity, ranking.place[judged], labels, count, seed=job.request.seed, **target)
+        places = draw(
+            ranking.similarity, ranking.place[judged], labels, count, recall=recall, seed=job.request.seed, **target
+        )
         drawn = ranking.order[places]
         pairs = []
         for pair in drawn.tolist():
