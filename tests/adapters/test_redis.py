@@ -18,6 +18,7 @@ from isosim.encoders.cache import BACKLOG, PREFIX, RedisCache
 from isosim.encoders.vector_cache import MOST_KEYS, VectorCache
 from isosim.errors import Unavailable
 from isosim.redis_connection import refuse_wrong_role, why, wrong_role
+from isosim.settings import Settings
 from tests.processes import Process, RedisServer, free_port, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -283,13 +284,26 @@ def test_a_redis_that_is_away_and_one_that_hangs_differ(fails: Callable[[], str]
     assert fails() == words
 
 
-def test_a_wrong_password_is_named(redis_server: RedisServer) -> None:
-    with Redis.from_url(redis_server.url) as admin:
-        admin.config_set("requirepass", "right")
+class OnASocket(RedisServer):
+    def options(self) -> list[str]:
+        return [*super().options(), "--unixsocket", f"/tmp/isosim-{self.port}.sock"]  # noqa: S108 - a path may be short
+
+
+def test_a_wrong_password_is_named_and_the_right_one_opens_a_unix_socket(tmp_path: Path) -> None:
+    server = OnASocket(tmp_path)
+    server.start()
+    with Redis.from_url(server.url) as admin:
+        admin.config_set("requirepass", "p/w")
     for place in (":wrong@", ""):
-        found = reason(redis_server.url.replace("redis://", f"redis://{place}"))
+        found = reason(server.url.replace("redis://", f"redis://{place}"))
         assert "refuses the user or password" in found
         assert "wrong" not in found
+    place = f"unix:///tmp/isosim-{server.port}.sock"
+    address = str(Settings(redis_url=place, redis_password="p/w").redis_address)  # noqa: S106
+    with Redis.from_url(address) as redis:
+        assert redis.ping()
+    server.kill()
+    Path(place.removeprefix("unix://")).unlink()
 
 
 def test_a_sentinel_is_refused_at_a_start_and_a_replica_only_named(redis_server: RedisServer, tmp_path: Path) -> None:

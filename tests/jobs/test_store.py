@@ -296,7 +296,10 @@ def test_a_worker_that_does_not_beat_is_taken_for_dead_and_the_third_time_its_jo
     assert jobs.claim("worker") is None
     end = jobs.read(job.id)
     assert (end.status, end.attempt, jobs.rested_on()) == (Status.FAILED, 3, {})
-    assert end.notices == [f"attempt {number}: its worker fell silent while stage {number}" for number in (1, 2, 3)]
+    assert end.notices == [
+        f"attempt {number}: its worker fell silent while stage {number}, perhaps because memory ran out"
+        for number in (1, 2, 3)
+    ]
     assert end.error == f"{end.notices[-1]}; no further attempt is made"
     for attempt in attempts:
         with pytest.raises(JobCancelled, match=r"attempt . of job .* has been replaced"):

@@ -146,7 +146,8 @@ class Job:
 
     @property
     def silence(self) -> str:
-        return f"its worker fell silent while {self.stage}"
+        # Kubernetes ends a whole container whose memory runs out, so that no worker is left to say so.
+        return f"its worker fell silent while {self.stage}, perhaps because memory ran out"
 
     def free(self) -> "Job":
         status = Status.PUBLISHING if self.status is Status.PUBLISHING else Status.QUEUED
