@@ -102,9 +102,12 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
 
 
 def test_every_alert_has_a_section_and_every_section_an_alert() -> None:
-    sections = dict(re.findall(r"^## (\w+)\n\n(.+?)(?=\n## |\Z)", RUNBOOKS.read_text(encoding="utf-8"), re.M | re.S))
+    page = RUNBOOKS.read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (\w+)\n\n(.+?)(?=\n## |\Z)", page, re.M | re.S))
     assert sections.keys() == alerts().keys()
+    by_symptom = page.partition("\n## By symptom\n")[2].partition("\nThe commands ")[0]
     for name, text in sections.items():
+        assert f"[{name}](#{name.lower()})" in by_symptom
         assert text.startswith(f"**{alerts()[name]['labels']['severity']}.** "), name
         assert "\n- " in text, f"{name}: what to do"
         assert re.search(r"^(Never h|H)armless", text, re.M), name
