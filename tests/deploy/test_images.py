@@ -115,7 +115,8 @@ def test_a_volume_gets_the_default_calibration_once_and_no_encoder(engine: Engin
     assert "/model_store/store.json" in before
     assert "default" in before
     assert "/encoders/" not in before
-    assert served.stop(15)[0] == 0
+    code, took = served.stop(15)  # its drain time
+    assert (code, took < 10) == (0, True), served.log()
     engine.docker("start", served.id)
     served.healthy()
     assert served.python(listing) == before
@@ -123,15 +124,6 @@ def test_a_volume_gets_the_default_calibration_once_and_no_encoder(engine: Engin
     (store,) = [mount["Name"] for mount in volume if mount["Destination"] == "/model_store"]
     words = ("-v", f"{store}:/model_store", cpu, "similarity")
     assert "0.667" in engine.once(*words, given="A man is playing a guitar.\tSomeone plays an instrument.\n")
-
-
-def test_a_stop_ends_it_with_0_within_its_drain_time(engine: Engine, cpu: str) -> None:
-    volume = f"{engine.volume('stop')}:/model_store"
-    with engine.container("-p", "127.0.0.1::8000", "-v", volume, *ANONYMOUS, cpu) as container:
-        container.wait_until(lambda: answers(container.url).status_code == 200, seconds=60)
-        code, took = container.stop(20)
-        assert code == 0, container.log()
-        assert took < 10
 
 
 def test_a_stop_while_it_starts_is_heard(engine: Engine, cpu: str) -> None:

@@ -18,7 +18,7 @@ from isosim.jobs.matches import MatchStore
 from isosim.jobs.store import SILENCE, JobStore
 from isosim.observability.metrics import Metrics
 from isosim.server import store_watch
-from isosim.server.store_watch import free_share, watch, watch_champions, watch_domains, watch_jobs
+from isosim.server.store_watch import watch, watch_champions, watch_domains, watch_jobs
 from tests.stores import domains_of, jobs_of, post_job
 
 pytestmark = pytest.mark.anyio
@@ -104,8 +104,15 @@ async def test_jobs_are_counted_and_each_end_once(tmp_path: Path) -> None:
         assert counted("isosim_job_ends_total") == 1
     volume = shutil.disk_usage(tmp_path)
     assert service.store_free == pytest.approx(volume.free / volume.total, abs=0.01)
-    bucket: Any = SimpleNamespace(address="s3://bucket")
-    assert free_share(bucket) is None
+
+
+async def test_jobs_in_a_bucket_are_counted_and_it_is_never_full() -> None:
+    counts: list[object] = []
+    jobs = SimpleNamespace(newest=list, silent=(), distant=True, blobs=SimpleNamespace(address="s3://bucket"))
+    service: Any = SimpleNamespace(jobs=jobs, metrics=SimpleNamespace(observe_jobs=counts.append), store_free=None)
+    async with watched(watch_jobs(service)):
+        await holds(lambda: counts)
+    assert service.store_free is None
 
 
 async def test_a_job_whose_worker_is_silent_counts_as_waiting(tmp_path: Path) -> None:

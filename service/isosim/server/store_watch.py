@@ -11,7 +11,6 @@ from collections import Counter
 from isosim.api.state import Service
 from isosim.jobs.job import Status
 from isosim.server import announcements
-from isosim.store.blobs import Blobs, Folder
 
 log = logging.getLogger("isosim")
 
@@ -84,7 +83,9 @@ async def watch_jobs(service: Service) -> None:
     while True:
         try:
             jobs = await asyncio.to_thread(service.jobs.newest)
-            service.store_free = await asyncio.to_thread(free_share, service.jobs.blobs)
+            if not distant:
+                volume = await asyncio.to_thread(shutil.disk_usage, service.jobs.blobs.address)
+                service.store_free = volume.free / volume.total
             silent = service.jobs.silent
             service.metrics.observe_jobs(Counter(Status.QUEUED if job.id in silent else job.status for job in jobs))
             ended = {(job.id, job.finished): job for job in jobs if job.status.ended}
@@ -98,11 +99,3 @@ async def watch_jobs(service: Service) -> None:
         except Exception:  # the loop must go on, as in `watch_champions`
             log.exception("the jobs in the model store could not be read")
         await asyncio.sleep(pause)
-
-
-def free_share(blobs: Blobs) -> float | None:
-    """Share of a folder's volume that is free; None for a bucket, which is never full."""
-    if not isinstance(blobs, Folder):
-        return None
-    volume = shutil.disk_usage(blobs.root)
-    return volume.free / volume.total
