@@ -1,10 +1,10 @@
 /** One match: followed while it runs; then what a target lets pass and what that is worth, pairs to judge, downloads. */
 
-import { alertBox, attempt } from "./alerts.js";
+import { alertBox, attempt, say } from "./alerts.js";
 import { call, download, path, Refused } from "./api.js";
 import { action, badge, button, fault, field, h, refill, select, table } from "./dom.js";
 import { count, counted, dated, percent, plainly, range, score, sentence } from "./format.js";
-import { parseLines } from "./intake.js";
+import { parseLines, typeOf } from "./intake.js";
 import { ACTIVE, follow, progress } from "./job.js";
 import { scores } from "./histogram.js";
 import { ENOUGH, forget, judging, unlike, wantedKey } from "./judging.js";
@@ -118,6 +118,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   const format = select(Object.entries(FORMATS), "xlsx");
   const save = button("Download", () => store(form.value, format.value, state.asked, save), { class: "primary" });
   const saveLabels = button("Download labels", () => store("judged", "csv", {}, saveLabels));
+  const earlier = h("input", { type: "file", accept: ".csv,.tsv,.xlsx,.ndjson", onchange: () => earlier.files.length && attempt(context, "The labels were not taken over", takeOver, earlier) });
   const { domain } = match.scale;
   const use = domain && button(`Use these labels for ${domain}`, () => useLabels());
 
@@ -310,7 +311,6 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   /** A pair's judgement, which can be changed, or two buttons to judge it. A row that is left out stays until the target changes. */
   function verdict(row, at) {
     const cell = h("td", {});
-    const name = `Judgement of pair ${row.pair + 1}`;
     function say(label) {
       judge.choose(row.pair, label);
       if (label === 0) state.out.set(at, row);
@@ -322,7 +322,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       const label = judge.labelOf(row.pair, row.label);
       cell.replaceChildren(label === null
         ? h("div", { class: "buttons tight" }, [["Same", 1], ["Different", 0]].map(([word, given]) => button(word, () => say(given), { "aria-label": `${word}: pair ${row.pair + 1}` })))
-        : select([["1", "same"], ["0", "different"], ["", "not judged"]], String(label), { class: `badge ${label ? "good" : "bad"}`, "aria-label": name, onchange: ({ target: { value } }) => say(value ? Number(value) : null) }));
+        : select([["1", "same"], ["0", "different"], ["", "not judged"]], String(label), { class: `badge ${label ? "good" : "bad"}`, "aria-label": `Judgement of pair ${row.pair + 1}`, onchange: ({ target: { value } }) => say(value ? Number(value) : null) }));
     }
     show();
     return cell;
@@ -340,6 +340,19 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     const address = URL.createObjectURL(content);
     h("a", { href: address, download: `${nameOf(match).replace(/\.[^. ]*$/, "")} ${what === "judged" ? "labels" : what}.${type}` }).click();
     setTimeout(() => URL.revokeObjectURL(address), 0);
+  }
+
+  /** Judges the pairs whose texts were judged in an earlier match. */
+  async function takeOver() {
+    fault(earlier, "");
+    const [file] = earlier.files;
+    const [head, ...rows] = parseLines(await (await download("POST", "inspect?give=rows", { body: file, headers: { "content-type": typeOf(file.name) }, signal })).text());
+    const [a, b, label, chosen] = ["a", "b", "label", "chosen"].map((name) => head.indexOf(name));
+    const labels = rows.map((row) => ({ a: row[a], b: row[b], label: Number(row[label]), chosen: row[chosen] === "1" }));
+    if ([a, b, label].includes(-1)) return void fault(earlier, "It has no columns a, b and label: choose a file that “Download labels” has made.");
+    const { unknown } = await call("POST", `${where}/labels`, { json: { labels }, signal });
+    say(`${counted(labels.length - unknown, "label")} of ${count(labels.length)} taken over.${unknown ? " The texts of the others are not among these pairs." : ""}`);
+    read();
   }
 
   /** The judged pairs become labels of the domain whose scale this match has. */
@@ -364,11 +377,12 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared${domain ? ` on the scale of ${domain}` : ""}, started ${dated(match.created)}.`),
       picture.element, h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile, h("details", {}, h("summary", {}, "Details"), rest)),
     h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),
-      h("div", { class: "row" }, field("Content", form, "Each text of a group is like the group on average: a pair whose groups do not fit is in none."), field("Format", format, ""), h("div", { class: "buttons" }, save)), hold, own,
-      h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels that are downloaded can be given to a domain, under Calibrate."),
+      h("div", { class: "row" }, field("Content", form, "Each text of a group is like the group on average: a pair whose groups do not fit is in none."), field("Format", format, "A workbook opens in every Excel; a CSV has commas."), h("div", { class: "buttons" }, save)), hold, own,
+      h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels that are downloaded can be given to a later match, here, or to a domain, under Calibrate."),
       h("div", { class: "buttons" }, saveLabels, use, button("Delete this match", async () => { if (await removeMatch(match, context)) location.hash = "#/"; }, { class: "danger quiet" })),
+      h("details", {}, h("summary", {}, "Labels of an earlier match"), field("File of labels", earlier, "Pairs of the same texts are judged here as they were there.")),
       use && h("p", { class: "muted small" }, `From ${context.server.fewest_labels} judged pairs on, ${domain} can take them: a new version with these labels is made, in place of earlier labels.`)),
-    h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), field("Show", shown, "Judge a pair here if you see that it is right or wrong. It then is in all downloads or in none; the share that is right is told by the pairs above alone."), lead, pairs),
+    h("section", { class: "card", "aria-labelledby": "pairs" }, h("h2", { id: "pairs" }, "Pairs"), field("Show", shown, "Is a pair plainly wrong or right? Say so here: it is then in no download, or in all. The share that is right is told by the pairs judged at the top alone."), lead, pairs),
   ];
 }
 

@@ -59,7 +59,7 @@ function decision(version, role, advised, champion) {
   return h("section", { class: "card", "aria-labelledby": "decision" },
     h("h2", { id: "decision" }, "What to use"),
     best && h("p", { class: "decision" }, "Use ", h("strong", { class: "big" }, score(best.similarity)), ...withTerms(`: ${percent(best.precision)} of the pairs that pass are matches, as far as your labels tell.`)),
-    best && h("p", {}, ...withTerms(`Among pairs like your labelled ones it has this precision${best.precision_interval ? ` (95 % interval ${range(best.precision_interval)})` : ""} and finds ${percent(best.recall)} of the true matches, the recall (95 % interval ${range(best.recall_interval)}, from ${count(report.labels.pairs)} labels).${best.recall_interval[1] > WIDE * best.recall_interval[0] ? " That is too uncertain to rely on: label more pairs." : ""}`)),
+    best && h("p", {}, ...withTerms(`Among pairs like your labelled ones it has this precision${best.precision_interval ? ` (95 % interval ${range(best.precision_interval)})` : ""} and finds ${percent(best.recall)} of the true matches, the recall (95 % interval ${range(best.recall_interval)}, from ${count(report.labels.pairs)} labels).${best.recall_interval[1] > WIDE * best.recall_interval[0] ? " That is too uncertain to rely on: label more pairs." : ""} A match tells its own similarity for the same labels, as it counts the pairs of its file.`)),
     h("p", { class: best ? "" : "decision" }, ...advice(advised, report, best)),
     !(advised instanceof Refused) && report.sentences > 1 && h("p", { class: "verdict warn" },
       amongSentences(report.sentences, USUAL), " Nearly all of them are false: to find duplicates in a list, ",

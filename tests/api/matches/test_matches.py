@@ -302,7 +302,7 @@ def chosen_pairs_follow_their_judgement_and_tell_nothing_of_others(
     assert {pair for pair, row in stated.items() if row["chosen"]} == {row["pair"] for row in some}
     assert all(stated[row["pair"]]["weight"] == 1 for row in some)  # each stands for itself
     notices = get(server, f"{job}?precision=0.7").json()["answer"]["notices"]
-    assert not any("named by their texts" in notice for notice in notices)
+    assert not any("came with the pairs' texts" in notice for notice in notices)
     some_drawn, others_drawn = (
         [one["pair"] for one in get(server, f"{job}/label?count=20&recall={recall}").json()["pairs"]]
         for recall in ("true", "false")

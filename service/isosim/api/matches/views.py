@@ -189,8 +189,8 @@ class View:
         named = len({*self.result.judgements.named} - {*self.result.judgements.chosen})
         if self.estimate is not None and named:
             notices.append(
-                f"{named} of {judged} judged pairs were named by their texts: precision and recall hold only if these "
-                "pairs were not chosen by whether they match"
+                f"{named} of {judged} judgements came with the pairs' texts, as from an earlier match: precision and "
+                "recall hold only if these pairs were not chosen by whether they match"
             )
         if self.estimate is not None:
             chosen, their_labels = self.result.chosen
@@ -371,7 +371,7 @@ class View:
             a = self._row(0, int(found.left.first[self.candidates.left[pair]]))
             b = self._row(-1, int(found.right.first[self.candidates.right[pair]]))
             weight, similarity = weight_of.get(pair, 1.0), self.candidates.similarity[pair]
-            yield [a.number, b.number, a.text, b.text, label, weight, similarity, pair, pair not in weight_of]
+            yield [a.number, b.number, a.text, b.text, label, weight, similarity, pair, int(pair not in weight_of)]
 
     def _row(self, side: int, row: int) -> Row:
         return self.result.files[side][row]
