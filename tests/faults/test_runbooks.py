@@ -45,7 +45,7 @@ def sections() -> dict[str, list[str]]:
 
 def commands(text: str) -> list[str]:
     blocks = "\n".join(re.findall(r"^```sh\n(.+?)\n```$", text, re.M | re.S)).replace("\\\n", " ")
-    return [line for line in blocks.splitlines() if line and not line.startswith("kubectl ")]
+    return [line for line in blocks.splitlines() if line and not line.startswith(("kubectl ", "helm "))]
 
 
 class Site:
