@@ -95,7 +95,7 @@ window.addEventListener("beforeunload", (event) => {
 });
 
 /**
- * given: { job, judged: so many are, target(): what the pairs shall tell about, as parameters, changed(answer): judgements
+ * given: { job, judged: so many are, recall: whether pairs shall tell about the recall too, target(): what the pairs shall tell about, as parameters, changed(answer): judgements
  * were confirmed }. Returns { element, expect(more): how many more judgements are useful, null for unknown, labelOf(pair, label):
  * the judgement where the server has this label, choose(pair, label): judges a pair of the list, which tells nothing of others,
  * reading(): before all judged pairs are read, returns what takes them, print(rows): them in short, seen(): those that were read }.
@@ -139,7 +139,7 @@ export function judging(given, context) {
     const skipped = state.passed.filter(({ label }) => label === null).length; // the server draws these again
     try {
       const target = given.target();
-      const asked = new URLSearchParams({ ...target, recall: String(!target.precision), count: DRAWN + state.queue.length + skipped + outbox.pending.size });
+      const asked = new URLSearchParams({ ...target, recall: String(given.recall || !target.precision), count: DRAWN + state.queue.length + skipped + outbox.pending.size });
       const { pairs } = await call("GET", `${where}/label?${asked}`, { signal });
       const fresh = pairs.filter((one) => !state.met.has(one.pair));
       fresh.sort((x, y) => scattered(x.pair) - scattered(y.pair)); // the server gives the most alike first, which would sway

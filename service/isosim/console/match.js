@@ -98,7 +98,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   const wanted = field("Wanted", input, KINDS[kind.value].hint);
   const [tile, rest] = [h("div", { class: "tile", role: "status" }), h("div", { class: "stack small" })];
   const judge = judging({
-    job: match.job, judged: match.judged,
+    job: match.job, judged: match.judged, recall: Boolean(match.scale.domain), // a domain's labels have to tell of all similarities
     target: () => (target()?.precision ? { precision: target().precision } : state.asked),
     changed: (answer) => {
       tellUntil(answer.until);
