@@ -47,6 +47,18 @@ def test_a_rate_counts_texts_of_every_route_and_tells_when_to_come_back(limited:
     assert metric(limited, "isosim_key_limit_refusals_total") == 3
 
 
+def test_searches_that_are_more_than_a_rate_pass_when_it_is_full_and_cost_once(
+    serve: Serve, store: Path, tmp_path: Path
+) -> None:
+    keys = key_file(tmp_path, {"slow": "read rate=10/h"})
+    server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
+    body = {"queries": [{"text": "a boat"}], "gallery": sentences(300)}  # more than are embedded at once
+    assert ask(server, "slow", "/matches/check", body).status_code == 200
+    refused = ask(server, "slow", "/matches/check", body)
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 290 * 360
+
+
 def test_a_refused_body_costs_a_text_for_each_10_kb(limited: Server) -> None:
     """Also if it is refused for its domain, and on routes that FastAPI parses. A key in debt is refused unread."""
     refused = [

@@ -9,6 +9,8 @@ from tokenizers.models import WordPiece
 
 WORD = re.compile(r"[a-z0-9]+|[^a-z0-9 ]")  # BERT's words: runs of letters and digits, and single signs
 
+LONG = 6  # characters a token in a text that is surely too long; English texts have about 4.5
+
 
 class PlainWords:
     """Token ids of ASCII texts without control characters, equal to those of `tokenizers`, in a third of its time.
@@ -40,13 +42,15 @@ class PlainWords:
 
     def __call__(self, text: str, most: int) -> list[int] | None:
         """Ids, with the special tokens; None if the text is not plain ASCII or has more than `most`."""
-        if not (text.isascii() and text.isprintable()) or self.marks.search(text):
+        if len(text) > LONG * most or not (text.isascii() and text.isprintable()) or self.marks.search(text):
             return None
         ids, known = [self.first], self.ids.get
         for word in WORD.findall(text.lower()):
             number = known(word)
             if number is None:
                 ids += [token.id for token in self.model.tokenize(word)]
+                if len(ids) > most:
+                    return None
             else:
                 ids.append(number)
         ids.append(self.last)

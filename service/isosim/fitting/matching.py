@@ -27,7 +27,7 @@ from isosim.scoring.method import Method
 from isosim.scoring.pair_features import PairFeatures, pair_features
 from isosim.scoring.similarity import normalized
 
-MOST = 5_000_000  # candidates; 140 MB with their features
+MOST = 1_000_000  # candidates; 28 MB with their features. Groups of one file took 200 MB of memory to answer
 SEARCH = 0.8  # share of the stage "matching" that the search takes; the rest are the features, 16 µs a pair
 PAIRS = 100_000  # whose features are computed at once
 BLOCK = 4096  # vectors that are calibrated at once, to save memory

@@ -55,7 +55,7 @@ def find(
     b: Vectors | None = None,
     *,
     per_text: int = 10,
-    most: int = 5_000_000,
+    most: int = 1_000_000,
     report: Callable[[float], None] = lambda share: None,
 ) -> Candidates:
     """The pairs with the highest similarities: `per_text` for each row of `a`, `most` at most.

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -209,6 +210,24 @@ def test_plain_words_are_the_tokens_of_the_tokenizer(minilm: Path, side: Side, t
     expected = tokenize.sides[side].encode(text)
     (found,) = tokenize([text], side)
     assert (list(found.ids), found.truncated) == (expected.ids, bool(expected.overflowing))
+
+
+def test_a_text_that_is_too_long_is_given_up_early(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, seen = opened(minilm).plain, list[str]()
+    assert plain is not None
+
+    class Counted:
+        def tokenize(self, word: str) -> list[Any]:
+            seen.append(word)
+            return model.tokenize(word)
+
+    model = plain.model
+    monkeypatch.setattr(plain, "model", Counted())
+    assert plain("zxqj " * 19, 16) is None
+    assert 0 < len(seen) < 16
+    seen.clear()
+    assert plain("zxqj " * 20, 16) is None
+    assert seen == []
 
 
 @cache

@@ -64,6 +64,8 @@ MODELS = ("gpt", "isosim/", "isosim/no-such", "isosim/UPPER", "isosim/default@7"
         (INFER, {"inputs": [TENSOR | {"parameters": {"binary_data_size": -1}}]}, 422, "announces"),
         (INFER, {"inputs": [TENSOR, TENSOR]}, 422, "twice"),
         (INFER, {"inputs": [TENSOR], "outputs": [{"name": "embedding"}] * 300}, 422, "twice"),
+        ("/v2/embed", {"texts": ["a"], "embedding_types": ["float"] * 3}, 422, "embedding_types"),
+        ("/v2/embed", {"texts": ["a"], "output_dimension": 3}, 422, "output_dimension"),
         (INFER, {"inputs": [MANY | {"name": "text_1"}, MANY | {"name": "text_2"}]}, 422, "at most 512"),
     ],
     ids=count(),

@@ -1,9 +1,10 @@
 """The store of results: a half-written result is not read, and an unused one is removed."""
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import orjson
 import pytest
 
-from isosim.errors import CorruptArtifact, InvalidInput, NotFound
+from isosim.api.matches.results import until
+from isosim.api.matches.writing import harmless
+from isosim.errors import CallerLeft, CorruptArtifact, InvalidInput, NotFound
 from isosim.jobs.job import Job, JobRequest, MatchInput, Status
 from isosim.jobs.matches import PREFIX, Found, MatchStore, Side, place_of
 from isosim.matching import candidates
@@ -141,6 +144,37 @@ def test_what_nobody_uses_is_gone_and_what_is_used_stays(blobs: Blobs, rows: Pat
     assert [entry.key for entry in blobs.list("")] == [f"jobs/{JOB.id}.json"]
     with pytest.raises(NotFound, match="removed"):
         kept.judge(other, {0: 1})
+
+
+def test_rows_that_are_skipped_end_too_when_the_caller_leaves() -> None:
+    left, read = threading.Event(), 0
+
+    def rows() -> Iterator[int]:
+        nonlocal read
+        for read in range(1000):
+            if read == 10:
+                left.set()
+            yield read
+
+    with pytest.raises(CallerLeft):
+        list(islice(until(left, rows()), 900, None))
+    assert read == 10
+
+
+@pytest.mark.parametrize(
+    ("cell", "safe"),
+    [
+        ("=1+1", "'=1+1"),
+        ("ok ;=cmd|'/c calc'!A1", "ok ;'=cmd|'/c calc'!A1"),
+        ("pay; =HYPERLINK(1)", "pay; '=HYPERLINK(1)"),
+        ("a\t@SUM(1)", "a\t'@SUM(1)"),
+        ("-5", "-5"),
+        ("5; -5 or; - none", "5; -5 or; - none"),
+        (3, 3),
+    ],
+)
+def test_no_cell_of_a_csv_is_a_formula_whatever_separates_the_cells(cell: object, safe: object) -> None:
+    assert harmless(cell) == safe
 
 
 def test_pairs_are_shown_shortened_until_the_job_has_ended(blobs: Blobs, tmp_path: Path) -> None:

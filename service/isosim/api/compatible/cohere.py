@@ -36,7 +36,7 @@ async def embed(body: EmbedTextsRequest, service: Service, trace: Trace, kinds: 
     name_ignored(trace, body)
     request = await models.begin(service, trace, body.model)
     listed(body.texts, "texts", service)
-    check_dimensions(body.output_dimension, request.space, request.encoder.artifact.spec.dim)
+    check_dimensions(body.output_dimension, request.space, request.encoder.artifact.spec.dim, "output_dimension")
     cut: dict[str, Any] = {"truncate": False} if body.truncate == "NONE" else {}
     await request.embed(
         body.texts, truncation_direction="left" if body.truncate == "START" else "right", scored=False, **cut

@@ -182,7 +182,7 @@ class EmbedTextsRequest(Compatible):
 
     texts: Texts
     model: ModelField = "isosim"
-    embedding_types: list[Literal["float", "base64"]] | None = None
+    embedding_types: Annotated[list[Literal["float", "base64"]], Field(max_length=2)] | None = None
     truncate: Literal["NONE", "START", "END"] = Field(
         default="END", description="which end of a text that is too long is cut; NONE: it is refused"
     )

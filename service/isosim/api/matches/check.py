@@ -74,8 +74,9 @@ async def check(request: Request, service: ServiceDep, trace: TraceDep) -> Check
             raise fault(InvalidInput, f"queries.{number}.match", f": the gallery has no entry {one.match}")
     scoring = await ScoringRequest.begin(service, trace, body.domain)
     texts, parts = [*(one.text for one in body.queries), *body.gallery], []
+    await scoring.charge(len(texts))  # at once: a rate that lets the request begin lets it end
     for start in range(0, len(texts), AT_ONCE):
-        await scoring.embed(texts[start : start + AT_ONCE], scored=False)
+        await scoring.embed(texts[start : start + AT_ONCE], scored=False, charged=True)
         parts.append(await scoring.vectors())
     unit = np.concatenate(parts)
     truth = np.array([NONE if one.match is None else one.match for one in body.queries], np.intp)

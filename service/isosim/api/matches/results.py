@@ -1,5 +1,6 @@
 """Reads matches: the state of a job, its pairs for a target, the pairs to judge."""
 
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
@@ -219,13 +220,15 @@ async def match_result(
     async with AsyncExitStack() as stack:
         out = await stack.enter_async_context(temporary(service, trace.grant))
         left, most = threading.Event(), RESULT_GROWTH * service.settings.max_calibration_bytes
+        first = min(skip, sys.maxsize)  # islice takes no larger number
+        last = None if at_most is None else min(skip + at_most, sys.maxsize)
 
         def write() -> int:
             with service.results.opened(job, vectors=form == "clusters") as result:
                 view = view_of(service, trace, result, wanted)
-                names, rows = view.table(form, at_most, skip)
+                names, rows = view.table(form)
                 worth = view.worth(wanted) if file_type == "xlsx" else ()
-                for piece in written(file_type, names, until(left, rows), worth):
+                for piece in written(file_type, names, islice(until(left, rows), first, last), worth):
                     out.write(piece)
                     if out.tell() > most:
                         raise TooLarge(f"the result is larger than {megabytes(most)}; give at_most")

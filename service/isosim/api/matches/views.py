@@ -4,11 +4,9 @@ The candidates are found once. A target, a form and new judgements only change h
 """
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -256,11 +254,10 @@ class View:
 
     # Tables
 
-    def table(self, form: Form, at_most: int | None, skip: int = 0) -> tuple[list[str], Iterator[Cells]]:
-        """The names of the columns, and the rows but the first `skip`."""
+    def table(self, form: Form) -> tuple[list[str], Iterator[Cells]]:
+        """The names of the columns, and the rows."""
         forms = {"pairs": self._pairs, "best": self._best, "clusters": self._clusters, "judged": self._judged}
-        stop = None if at_most is None else min(skip + at_most, sys.maxsize)  # islice takes no larger number
-        return self._names(form), islice(forms[form](), min(skip, sys.maxsize), stop)
+        return self._names(form), forms[form]()
 
     def _names(self, form: Form) -> list[str]:
         given = self.result.job.request.match

@@ -25,6 +25,8 @@ MOST_CHARACTERS = 32_767  # of a cell in a workbook
 TEXTS, WIDE = ("text_a", "text_b", "text", "a", "b"), 60  # columns of texts, and their width in characters
 # A spreadsheet takes a cell that begins so for a formula, also in a CSV.
 FORMULA = tuple("=+-@＝＋－＠")
+# Where a spreadsheet that takes semicolons or tabs for separators would begin a cell with a formula.
+INNER = re.compile(r"[;\t]\s*(?=[=+\-@＝＋－＠][^\s0-9.,])")
 
 
 def written(
@@ -60,8 +62,9 @@ def csv_lines(rows: Iterable[list[Any]]) -> bytes:
 
 def harmless(cell: Any) -> Any:
     """The cell; text that a spreadsheet would take for a formula gets an apostrophe before it."""
-    runs = isinstance(cell, str) and cell.lstrip().startswith(FORMULA) and not NUMBER.fullmatch(cell)
-    return f"'{cell}" if runs else cell
+    if not isinstance(cell, str) or NUMBER.fullmatch(cell):
+        return cell
+    return INNER.sub(r"\g<0>'", f"'{cell}" if cell.lstrip().startswith(FORMULA) else cell)
 
 
 def workbook(sheets: Mapping[str, Iterable[list[Any]]]) -> Iterator[bytes]:

@@ -73,18 +73,18 @@ def named_prompt(name: str | None, encoder: EncoderArtifact) -> str | None:
     raise fault(InvalidInput, "prompt_name", f": there is no prompt {name[:80]!r}; {there}")
 
 
-def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
+def check_dimensions(dimensions: int | None, space: Space, dim: int, field: str = "dimensions") -> None:
     """Raises InvalidInput if vectors cannot be cut to `dimensions`. Calibrated vectors cannot be cut, because they
     would lose their meaning; raw vectors can. `dim` itself, which some clients always send, cuts nothing."""
     if dimensions not in (None, dim) and space == "calibrated":
         raise fault(
             InvalidInput,
-            "dimensions",
+            field,
             f": a calibrated vector has {dim} numbers and cannot be cut; ask for the raw one "
             "(space: raw, or isosim/<domain>:raw)",
         )
     if dimensions is not None and dimensions > dim:
-        raise fault(InvalidInput, "dimensions", f": {dimensions} requested, but the encoder has {dim}")
+        raise fault(InvalidInput, field, f": {dimensions} requested, but the encoder has {dim}")
 
 
 @dataclass(slots=True)
@@ -133,6 +133,7 @@ class ScoringRequest:
         truncate: bool | None = None,
         prompt_name: str | None = None,
         scored: bool = True,
+        charged: bool = False,
     ) -> None:
         """Computes the texts' vectors with the frozen encoder.
 
@@ -140,6 +141,7 @@ class ScoringRequest:
             truncate: False refuses a text that is too long, as in text-embeddings-inference.
             prompt_name: the prompt that is put before each text; None: the encoder's default prompt.
             scored: False skips the out-of-domain test, which only scores need.
+            charged: whether the caller has charged the texts to the key's limits.
 
         Raises:
             InvalidInput: a text is too long and may not be truncated; the encoder has no such prompt; or it takes
@@ -149,7 +151,8 @@ class ScoringRequest:
         artifact = self.encoder.artifact
         prompt = named_prompt(prompt_name, artifact)
         refuse_texts(artifact)
-        await self.charge(len(contents))
+        if not charged:
+            await self.charge(len(contents))
         if len(contents) > FEW:
             await self.service.pace()
         if self.encoder.remote is not None:
