@@ -178,6 +178,8 @@ def test_what_was_understood_wrongly_can_be_corrected(visit: Visit) -> None:
     analyst.chooses("Read it as", "text")
     analyst.sees("Text, one sentence a line, windows-1252.")
 
+    assert not analyst.field("Or paste").is_visible()  # it would push the preview away
+    analyst.presses("Paste text instead")
     analyst.fills("Or paste", "\n".join("\t".join(row) for row in ROWS))
     analyst.sees("Table with tabs")
 
@@ -207,6 +209,7 @@ def test_dropped_text_is_cut_between_characters_and_other_scripts_are_remarked(v
     analyst.sees("dropped.txt")
     assert analyst.page.locator("td.sample").first.text_content() == "a" + "👍" * 199
     assert foreign.count() == 0
+    analyst.presses("Paste text instead")
     analyst.fills("Or paste", "오늘은 날씨가 아주 좋다\n서울은 대한민국의 수도이다\nA line in English")
     foreign.wait_for()
 

@@ -67,7 +67,7 @@ class File:
 
     def reopen(self, analyst: Analyst) -> None:
         analyst.go("#/")
-        analyst.presses(re.compile("^Open the match of"), "link")
+        analyst.page.locator("section.mine").get_by_role("link").first.click()
 
     def ends(self, analyst: Analyst) -> None:
         analyst.sees(QUEUED)
@@ -103,7 +103,7 @@ class Pairs(File):
     def ends(self, analyst: Analyst) -> None:
         passing = self.site.get(f"/matches/{self.job}?similarity=0.5")["answer"]["passing"]
         assert tile(analyst).startswith(f"{passing:,} pairs")
-        assert "Not judged: how many of these pairs are right is unknown." in tile(analyst)
+        assert "How many of these pairs mean the same is unknown." in tile(analyst)
 
 
 class Judging(Pairs):
@@ -177,7 +177,9 @@ class Download(Judging):
         assert len(rows_of(path)) == answer["passing"]
         wait_until(lambda: tile(analyst).startswith(f"{answer['passing']:,} pairs"))
         assert answer["left_out"] == (self.trouble == "two tabs")
-        assert ("Left out: 1 pair above it, judged different." in analyst.text("main")) == bool(answer["left_out"])
+        assert ("1 above the line is left out because you judged it different." in analyst.text("main")) == bool(
+            answer["left_out"]
+        )
 
 
 @pytest.mark.parametrize("trouble", ["killed", "closed", "two tabs", "slow"])

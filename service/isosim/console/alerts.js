@@ -84,7 +84,7 @@ export function report(title, error, retry) {
 
 /** Does something while its control is off, and says with `words` that it goes on; where it fails, it can be tried again. */
 export async function attempt(context, title, doing, control = null, words = "") {
-  const before = control?.textContent;
+  const [before, held] = [control?.textContent, control === document.activeElement];
   if (control) control.disabled = true;
   if (words) control.textContent = words;
   try {
@@ -95,6 +95,7 @@ export async function attempt(context, title, doing, control = null, words = "")
   } finally {
     if (control) control.disabled = false;
     if (words) control.textContent = before;
+    if (held && document.activeElement === document.body) control.focus(); // a control that is off loses it
   }
 }
 

@@ -25,7 +25,7 @@ export function h(tag, attributes = {}, ...children) {
 export function refill(place, ...content) {
   const focus = place.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
   place.replaceChildren(...content.flat());
-  if (focus) [...place.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focus)?.focus();
+  if (focus) [...place.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focus)?.focus({ preventScroll: true });
 }
 
 export function button(label, onclick, attributes = {}) {

@@ -79,8 +79,7 @@ export function ago(time) {
 setInterval(() => document.querySelectorAll("time.age").forEach((one) => { one.textContent = age(one.dateTime); }), 20000);
 
 export function seconds(duration) {
-  if (duration < 1) return "less than a second";
-  if (duration < 90) return counted(Math.round(duration), "second");
+  if (duration < 90) return counted(Math.max(1, Math.round(duration)), "second");
   return counted(Math.round(duration / 60), "minute");
 }
 

@@ -22,7 +22,8 @@ export function scores(first, floor, moved, signal) {
   function given(histogram, answer) {
     const { edges, compared, matches, others } = histogram;
     [line.min, line.max] = [Math.floor(edges[0] * 5) / 5, Math.ceil(edges.at(-1) * 5) / 5];
-    if (answer && !answer.adjusted && !line.matches(":active")) line.value = answer.similarity;
+    if (!answer?.adjusted && !line.matches(":active")) line.value = answer ? answer.similarity : line.max; // right of all pairs
+    line.classList.toggle("stale", Boolean(answer?.adjusted));
     const middle = (index) => (edges[index] + edges[index + 1]) / 2;
     const steps = (label, counts, colour) => ({ type: "line", label, data: [...counts, 0].map((y, index) => ({ x: edges[index], y: Math.max(y, LEAST / 10) })), stepped: true, fill: "start", pointRadius: 0, borderColor: colour, backgroundColor: faint(colour, 0.35), borderWidth: 1.5 });
     const bars = (label, counts, colour) => ({ label, data: counts.map((y, index) => ({ x: middle(index), y: y || null })), backgroundColor: colour, barPercentage: 1, categoryPercentage: 0.8 });

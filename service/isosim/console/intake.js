@@ -2,7 +2,7 @@
 
 import { explain } from "./alerts.js";
 import { call, download, Refused } from "./api.js";
-import { facts, fault, field, h, select, table, unique } from "./dom.js";
+import { button, facts, fault, field, h, select, table, unique } from "./dom.js";
 import { count, counted, sentence } from "./format.js";
 
 const LARGE = 100_000; // characters of a paste; a text box took six seconds for 20,000 lines, the page 0.1
@@ -95,14 +95,14 @@ export function fileIntake(context, given) {
     clearTimeout(state.timer);
     takeText(pasted);
   });
+  const pasting = field(given.pasteLabel ?? "Or paste", paste, "One sentence a line, or cells of a spreadsheet. A large paste is taken as it is and not shown here.");
   const working = h("p", { role: "status", class: "working" });
   const seen = h("div", { class: "understood" });
   const element = h("fieldset", { class: "drop" },
     h("legend", {}, given.legend),
     h("p", { class: "muted" }, given.lead),
     field(given.label ?? "Choose a file, or drop it anywhere on this page", file, "Text, CSV, TSV, lines of JSON, Parquet or an Excel workbook (.xlsx)."),
-    field(given.pasteLabel ?? "Or paste", paste, "One sentence a line, or cells of a spreadsheet. A large paste is taken as it is and not shown here."),
-    working, seen);
+    pasting, working, seen);
 
   for (const kind of ["dragover", "drop"]) {
     window.addEventListener(kind, (event) => {
@@ -123,6 +123,7 @@ export function fileIntake(context, given) {
     state.reading?.abort();
     Object.assign(state, { source: null, name: "", type: ANY, chosen: {}, found: null });
     fault(file, "");
+    pasting.hidden = false;
     working.replaceChildren();
     seen.replaceChildren();
     given.changed?.();
@@ -193,6 +194,7 @@ export function fileIntake(context, given) {
   function show() {
     const focus = document.activeElement?.closest(".understood") ? document.activeElement : null;
     const kept = focus && [focus.id || null, focus.name || null, focus.value];
+    pasting.hidden = Boolean(state.found) && state.name !== "Pasted text";
     seen.replaceChildren(...(state.found ? understood(state.found) : []));
     const [box, head] = [seen.querySelector(".scroll"), seen.querySelector("th.chosen")];
     if (box && head) box.scrollLeft = Math.max(0, head.offsetLeft + head.offsetWidth - box.clientWidth); // in a narrow window it lies outside
@@ -206,7 +208,7 @@ export function fileIntake(context, given) {
     const doubts = seeming(found);
     const verdicts = given.verdicts(found).filter(([kind]) => kind !== "good" || !doubts.length);
     return [
-      h("p", {}, h("strong", {}, state.name), ": ", describeFile(found), "."),
+      h("p", {}, h("strong", {}, state.name), ": ", describeFile(found), ". ", pasting.hidden && button("Paste text instead", () => { file.value = ""; takeFile(null); paste.focus(); }, { class: "quiet" })),
       corrections(found),
       preview(found),
       counts(found),

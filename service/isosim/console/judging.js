@@ -10,6 +10,10 @@ const LONGEST_WAIT = 15000;
 const DRAWN = 10; // pairs that are fetched together: the server draws better ones as it learns
 const LOW = 3; // pairs left when more are fetched
 export const ENOUGH = 50; // judgements that tell something
+
+/** The judgements to aim at next: a goal stands until it is reached. */
+export const goalOf = (judged) => ENOUGH * 2 ** Math.max(0, Math.floor(Math.log2(judged / ENOUGH)) + 1);
+
 const KEYS = { 1: 1, 0: 0, " ": null };
 const WORD = /([\p{L}\p{N}]+)/u;
 
@@ -95,9 +99,8 @@ window.addEventListener("beforeunload", (event) => {
 });
 
 /**
- * given: { job, judged: so many are, recall: whether pairs shall tell about the recall too, target(): what the pairs shall tell about, as parameters, changed(answer): judgements
- * were confirmed }. Returns { element, expect(more): how many more judgements are useful, null for unknown, labelOf(pair, label):
- * the judgement where the server has this label, choose(pair, label): judges a pair of the list, which tells nothing of others,
+ * given: { job, judged: so many are, recall: whether pairs shall tell about the recall too, target(): what they shall tell about, as
+ * parameters, changed(answer): judgements were confirmed }. Returns { element, labelOf(pair, label): the judgement where the server has this label, choose(pair, label): judges a pair of the list, which tells nothing of others,
  * reading(): before all judged pairs are read, returns what takes them, print(rows): them in short, seen(): those that were read }.
  */
 export function judging(given, context) {
@@ -105,7 +108,7 @@ export function judging(given, context) {
   const where = path("matches", given.job);
   const outbox = outboxes.get(given.job) ?? new Outbox(given.job);
   outboxes.set(given.job, outbox);
-  const state = { judged: given.judged, more: null, picked: new Map(), queue: [], passed: [], met: new Set(outbox.pending.keys()), fetching: false, all: false };
+  const state = { judged: given.judged, picked: new Map(), queue: [], passed: [], met: new Set(outbox.pending.keys()), fetching: false, all: false };
 
   const sides = [h("blockquote", { dir: "auto", class: "sample" }), h("blockquote", { dir: "auto", class: "sample" })];
   const pair = h("div", { class: "pair", "aria-live": "polite" }, ...sides);
@@ -184,7 +187,7 @@ export function judging(given, context) {
   document.addEventListener("keydown", (event) => {
     const { target, key } = event;
     if (!element.isConnected || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-    if (target !== document.body && !element.contains(target) && !target.matches("h1, main, .line")) return;
+    if (target !== document.body && !element.contains(target) && !target.matches("h1, main, .line, button")) return;
     if (key === " " && target.closest("button")) return; // presses that button
     const { top, bottom } = pair.getBoundingClientRect();
     if (bottom <= 0 || top >= window.innerHeight) return; // a pair that is not seen is not judged
@@ -197,7 +200,7 @@ export function judging(given, context) {
   function update() {
     const unconfirmed = [...outbox.pending].reduce((sum, [pair, { label, chosen }]) => sum + (chosen ? 0 : (label !== null) - outbox.known.has(pair)), 0);
     const judged = Math.max(0, state.judged + unconfirmed);
-    done.textContent = judged < ENOUGH ? `${judged} of about ${ENOUGH}` : `${count(judged)}: enough${state.more ? ` to download. About ${count(state.more)} more make it surer` : ""}`;
+    done.textContent = judged < ENOUGH ? `${judged} of about ${ENOUGH}` : `${count(judged)}: enough for an answer. The next goal is ${count(goalOf(judged))}`;
     const [shown] = state.queue;
     for (const control of [same, different, skip]) control.disabled = !shown;
     back.disabled = !state.passed.length;
@@ -235,10 +238,6 @@ export function judging(given, context) {
     reading() {
       const { turn } = outbox;
       return (rows) => { if (turn === outbox.turn) learn(rows); }; // else a judgement was on its way meanwhile
-    },
-    expect(more) {
-      state.more = more;
-      update();
     },
     labelOf: (pair, label) => (outbox.mine.has(pair) ? outbox.mine.get(pair) : label),
     choose: (pair, label) => outbox.add(pair, label, true),

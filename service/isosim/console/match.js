@@ -3,11 +3,11 @@
 import { alertBox, attempt, say } from "./alerts.js";
 import { call, download, path, Refused } from "./api.js";
 import { action, badge, button, fault, field, h, refill, select, table } from "./dom.js";
-import { count, counted, dated, percent, plainly, range, score, sentence } from "./format.js";
+import { count, counted, dated, percent, plainly, roughly, score, sentence } from "./format.js";
 import { parseLines, typeOf } from "./intake.js";
 import { ACTIVE, follow, progress } from "./job.js";
 import { scores } from "./histogram.js";
-import { ENOUGH, forget, judging, unlike, wantedKey } from "./judging.js";
+import { ENOUGH, forget, goalOf, judging, unlike, wantedKey } from "./judging.js";
 import { nameOf, removeMatch } from "./matches.js";
 
 const WAIT = 400; // ms after the last key stroke in the target
@@ -16,13 +16,12 @@ const EVERY = 15000; // ms between looks at what was judged elsewhere
 const MOST_JUDGED = 1000; // judgements up to which those made elsewhere are noticed
 const SHOWN = 50; // pairs in the table, and more with each press
 const COPIES = 1000; // rows that repeat a text, up to which their number stands beside each pair
-const SURE = 0.2; // width of the interval of the precision at which the server asks for no more judgements
-const UNSURE = 0.25; // width above which "sure" is withdrawn: in 30 simulated matches 1 time in place of 15
-const ROUGH = 0.4; // width from which on the labels are too few; unmeasured
+const EXACT = 0.1; // width up to which the interval of the precision is shown as good
+const ROUGH = 0.4; // width from which on the judgements are too few; unmeasured
 const KINDS = {
-  precision: { label: "How many should be right", first: "90", hint: "Of 100 pairs that pass, so many should mean the same (the precision).", read: (text) => Number(text) / 100, valid: (value) => value >= 0.1 && value < 1, fault: "Give per cent: from 10 to below 100, for example 80." },
-  surely: { label: "How many should surely be right", first: "80", hint: "As above, but with 95 % certainty: the lower end of the interval reaches it.", read: (text) => Number(text) / 100, asks: (value) => ({ precision: value, confidence: 0.95 }), valid: (value) => value >= 0.1 && value < 1, fault: "Give per cent: from 10 to below 100, for example 80." },
-  similarity: { label: "How alike they must be", first: "0.9", hint: "The lowest similarity that passes; 1 is the same text.", read: Number, valid: (value) => value >= -1 && value <= 1, fault: "Give a number from −1 to 1." },
+  precision: { label: "How many should be right", hint: "Of 100 pairs that pass, so many should mean the same (the precision).", read: (text) => Number(text) / 100, valid: (value) => value >= 0.1 && value < 1, fault: "Give per cent: from 10 to below 100, for example 80." },
+  surely: { label: "How many should surely be right", hint: "As above, but with 95 % certainty: the lower end of the interval reaches it.", read: (text) => Number(text) / 100, asks: (value) => ({ precision: value, confidence: 0.95 }), valid: (value) => value >= 0.1 && value < 1, fault: "Give per cent: from 10 to below 100, for example 80." },
+  similarity: { label: "How alike they must be", hint: "The lowest similarity that passes; 1 is the same text.", read: Number, valid: (value) => value >= -1 && value <= 1, fault: "Give a number from −1 to 1." },
 };
 const SHOWS = { passing: "Pairs that pass", judged: "Judged pairs" };
 const FORMS = { pairs: "Pairs, the most alike first", best: "Each row with its best match", clusters: "Groups of rows" };
@@ -85,18 +84,18 @@ function bestSoFar(pairs) {
 function resultOf(match, [wantedKind, wantedValue], context) {
   const { signal } = context;
   const where = path("matches", match.job);
-  const state = { asked: {}, learnt: match.answer.precision !== null, latest: 0, shown: SHOWN, out: new Map(), answer: match.answer, timer: 0, sure: false, surest: null };
+  const state = { asked: {}, learnt: match.answer.precision !== null, latest: 0, shown: SHOWN, out: new Map(), answer: match.answer, timer: 0 };
   const copies = match.copies.length === 1 ? match.copies[0] : 0;
   const until = h("time", {});
 
   const remembered = wantedKey(match.job);
-  const last = { precision: KINDS.precision.first, surely: KINDS.surely.first };
-  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: () => ask(kind.value === "similarity" ? score(state.answer?.adjusted === false ? state.answer.similarity : 0.9, 2) : last[kind.value]) });
-  const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: KINDS.precision.first, oninput: later });
+  let share = "90"; // in per cent, as asked for last
+  const kind = select(Object.entries(KINDS).map(([name, { label }]) => [name, label]), "precision", { onchange: () => ask(kind.value === "similarity" ? score(state.answer?.adjusted === false ? state.answer.similarity : 0.9, 2) : share) });
+  const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: share, oninput: later });
   const [thenKind, thenValue] = wantedKind in KINDS && wantedValue ? [wantedKind, wantedValue] : (localStorage.getItem(remembered) ?? "").split(" ");
-  if (thenKind in KINDS) [kind.value, input.value, last[thenKind]] = [thenKind, thenValue, thenValue];
+  if (thenKind in KINDS) [kind.value, input.value] = [thenKind, thenValue];
   const wanted = field("Wanted", input, KINDS[kind.value].hint);
-  const [tile, rest] = [h("div", { class: "tile", role: "status" }), h("div", { class: "stack small" })];
+  const [tile, rest] = [h("div", { class: "tile", role: "status" }), h("details", { class: "stack small" })];
   const judge = judging({
     job: match.job, judged: match.judged, recall: Boolean(match.scale.domain), // a domain's labels have to tell of all similarities
     target: () => (target()?.precision ? { precision: target().precision } : state.asked),
@@ -114,13 +113,25 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   const shown = select(Object.entries(SHOWS), "passing", { onchange: later });
   const own = h("p", { class: "muted small" });
   const [lead, hold] = [h("p", { class: "muted" }), h("p", { class: "verdict warn", role: "status", hidden: true }, "No pairs reach what is asked for above: ask for less, or judge more pairs.")];
-  const form = select(Object.entries(FORMS).filter(([name]) => name !== "clusters" || match.rows.length === 1), "pairs");
+  const form = select(Object.entries(FORMS).filter(([name]) => name !== "clusters" || match.rows.length === 1), "pairs", { onchange: describe });
+  const content = field("Content", form, "");
   const format = select(Object.entries(FORMATS), "xlsx");
   const save = button("Download", () => store(form.value, format.value, state.asked, save), { class: "primary" });
   const saveLabels = button("Download labels", () => store("judged", "csv", {}, saveLabels));
   const earlier = h("input", { type: "file", accept: ".csv,.tsv,.xlsx,.ndjson", onchange: () => earlier.files.length && attempt(context, "The labels were not taken over", takeOver, earlier) });
   const { domain } = match.scale;
   const use = domain && button(`Use these labels for ${domain}`, () => useLabels());
+
+  /** What the chosen content holds. */
+  function describe() {
+    const { passing, left_out: out, confirmed_below: below, adjusted } = state.answer ?? {};
+    content.querySelector(".hint").textContent = form.value === "clusters" ? "A text is in a group only if it is as alike as asked for to the group as a whole." : "";
+    form.options[0].textContent = adjusted ? "Pairs, the surest first" : FORMS.pairs;
+    own.textContent = !state.answer ? "" : [
+      `The file ${form.value === "pairs" ? "has" : "is made of"} ${counted(passing, "pair")}${below ? `: ${count(passing - below)} above the line and ${count(below)} below it that you judged the same` : ""}.`,
+      copies && `Before them, ${counted(copies, "row repeats", "rows repeat")} a text word for word.`,
+      out && `${count(out)} above the line ${out === 1 ? "is" : "are"} left out because you judged ${out === 1 ? "it" : "them"} different.`].filter(Boolean).join(" ");
+  }
 
   const stale = (on) => [tile, pairs].forEach((part) => part.classList.toggle("stale", on));
 
@@ -149,7 +160,7 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     save.disabled = true;
     fault(input, target() ? "" : KINDS[kind.value].fault);
     if (target()) {
-      last[kind.value] = input.value;
+      if (kind.value !== "similarity") share = input.value;
       localStorage.setItem(remembered, `${kind.value} ${input.value}`);
       history.replaceState(null, "", `#/matches/${match.job}/${kind.value}/${input.value}`);
     }
@@ -183,8 +194,8 @@ function resultOf(match, [wantedKind, wantedValue], context) {
       Object.assign(state, { asked: found.error ? null : used, answer: found.error ? null : whole.answer });
       tellUntil(whole.until);
       tile.replaceChildren(...(found.error ? unreachable(whole, found.error) : answerOf(whole)));
-      judge.expect(found.error || !state.learnt ? null : state.sure ? 0 : moreOf(whole.answer));
-      own.textContent = state.answer ? ownOf(state.answer) : "";
+      rest.hidden = Boolean(found.error);
+      describe();
       picture.show(whole.histogram, state.answer);
       await list(mine, whole);
       if (mine !== state.latest) return;
@@ -229,11 +240,11 @@ function resultOf(match, [wantedKind, wantedValue], context) {
 
   function unreachable({ answer: { judged, chosen } }, { remedy }) {
     const { precision, pairs: passing } = remedy?.arguments ?? {};
-    const [early, share] = [judged - chosen < ENOUGH, precision && Number((100 * precision).toPrecision(4))];
-    const less = precision && button(`Ask for ${share} %`, () => ask(share), { class: early ? "" : "primary" });
+    const [early, highest, surely] = [judged - chosen < ENOUGH, precision && Number((100 * precision).toPrecision(4)), kind.value === "surely"];
+    const less = precision && button(`Ask for ${highest} %`, () => ask(highest), { class: early ? "" : "primary" });
     return [
       h("p", { class: "big" }, "No pairs ", badge(early ? "too early to tell" : "out of reach", "warn")),
-      h("p", {}, `At no similarity are ${input.value} % of the pairs right, as far as ${counted(judged - chosen, "judgement")} tell.`, precision ? ` The highest is ${share} %, with ${passing} pairs.` : ""),
+      h("p", {}, `At no line are ${surely ? "surely " : ""}${input.value} % of the pairs right after ${counted(judged - chosen, "judgement")}${precision ? `; the highest that is ${surely ? "sure" : "likely"} is ${highest} %, with ${passing} pairs` : ""}; more judgements may reach it.`),
       h("p", {}, h("strong", {}, "Next step: "), `${early || !precision ? "" : "ask for less, or "}judge more pairs.`),
       h("div", { class: "buttons" }, early && toJudge("Judge pairs", true), less, !early && toJudge("Judge pairs", !less)),
     ];
@@ -243,29 +254,25 @@ function resultOf(match, [wantedKind, wantedValue], context) {
   function answerOf({ answer }) {
     const { passing, confirmed, precision, precision_interval: interval, expected_false: wrong, expected_false_interval: wrongs, recall, recall_interval: recalls, judged, chosen } = answer;
     const notices = answer.notices.filter((notice) => !notice.startsWith("not judged")).map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice))));
-    const [known, width, drawn] = [precision !== null && interval !== null, widthOf(answer), judged - chosen];
-    const asked = `${kind.value} ${input.value}`;
-    const before = state.surest === asked; // it was sure of this target once
-    state.sure = known && width <= (before && state.sure ? UNSURE : SURE);
-    if (state.sure) state.surest = asked;
-    const { sure } = state;
-    const rare = known && precision < 0.5;
-    const ready = known && !rare && (sure || drawn >= ENOUGH);
-    const [word, colour] = rare ? ["mostly false", "bad"] : sure ? ["sure", "good"] : width <= ROUGH ? ["rough", "warn"] : ["too few labels", "bad"];
-    rest.replaceChildren(
-      h("p", {}, `${answer.adjusted ? "Similarity less what other words take away" : "Similarity"} from ${score(answer.similarity, 2)} on; ${answer.matched_rows.map((found, file) => `${count(found)} of ${counted(match.rows[file], "row")}${match.files.length > 1 ? ` of ${match.files[file]}` : ""}`).join(" and ")} in a pair. ${count(confirmed)} of the pairs ${confirmed === 1 ? "is" : "are"} judged the same.`),
+    const [known, width, drawn] = [precision !== null && interval !== null, interval ? interval[1] - interval[0] : 1, judged - chosen];
+    const [unjudged, rare, whole] = [drawn ? "Not judged enough" : "Not judged", known && precision < 0.5, (part) => percent(Math.round(part * 100) / 100)];
+    const [ready, goal] = [known && !rare && drawn >= Math.min(ENOUGH, match.candidates), goalOf(drawn)];
+    const wide = (judgements) => Math.round((Math.round(100 * interval[1]) - Math.round(100 * interval[0])) * Math.sqrt(drawn / judgements)); // an interval shrinks as 1 / √judgements
+    rest.replaceChildren(h("summary", {}, "Details"),
+      h("p", {}, `${answer.adjusted ? "Similarity less what other words take away" : "Similarity"} from ${score(answer.similarity, 2)} on; ${answer.matched_rows.map((found, file) => `${count(found)} of ${counted(match.rows[file], "row")}${match.files.length > 1 ? ` of ${match.files[file]}` : ""}`).join(" and ")} in a pair. You judged ${count(confirmed)} of the ${counted(passing, "pair")} the same: ${count(confirmed - answer.confirmed_below)} above the line and ${count(answer.confirmed_below)} below it.`),
       h("p", {}, `All matches: those among the ${counted(match.candidates, "most alike pair")}. From ${counted(drawn, "judgement")}${chosen ? `; besides, ${counted(chosen, "pair")} judged in the list, which tell${chosen === 1 ? "s" : ""} nothing of the others` : ""}.`));
     return [
-      h("p", { class: "big" }, h("strong", {}, counted(passing, "pair")), " ", badge(known && !rare ? `${word}: ± ${percent(Math.ceil(50 * width) / 100)}` : word, colour)),
-      known ? h("p", {}, `About ${count(Math.round(wrong))} of them are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}): ${percent(Math.round(precision * 100) / 100)} are right (95 % interval ${rounded(interval)}).`)
-        : h("p", {}, `Not judged${drawn ? " enough" : ""}: how many of these pairs are right is unknown.`),
-      known && h("p", {}, `They are ${percent(Math.round((recall ?? 0) * 100) / 100)} of all matches${recalls ? ` (${rounded(recalls)})` : ""}; ${missedOf(answer)}.`),
-      before && !sure && h("p", { class: "verdict warn" }, "This was sure before: the last judgements differ from what the earlier ones let expect."),
+      h("p", { class: "big" }, h("strong", {}, known || kind.value === "similarity" ? counted(passing, "pair") : `${unjudged} yet`), " ",
+        kind.value === "similarity" && !known && badge(unjudged.toLowerCase(), "warn"), known && badge(rare ? "mostly false" : width > ROUGH ? "too few judgements" : `${whole(interval[0])} to ${whole(interval[1])} are right`, rare || width > ROUGH ? "bad" : width > EXACT ? "warn" : "good")),
+      known ? h("p", {}, `Between ${whole(interval[0])} and ${whole(interval[1])} of them are right (with 95 % certainty), most likely ${whole(precision)}: about ${count(Math.round(wrong))} are false (${count(Math.round(wrongs[0]))} to ${count(Math.round(wrongs[1]))}).`)
+        : h("p", {}, `How many of ${kind.value === "similarity" ? "these" : "the most alike"} pairs mean the same is unknown.`),
+      known && h("p", {}, `They are ${whole(recall ?? 0)} of all matches${recalls ? ` (${whole(recalls[0])} to ${whole(recalls[1])})` : ""}; ${missedOf(answer)}.`),
+      answer.adjusted && h("p", { class: "verdict" }, `From ${domain ? "labels" : "your judgements"} it has learned which words matter, so the line no longer tells alone which pairs pass: “How sure” in the list does.`),
       ...notices,
-      h("p", {}, h("strong", {}, "Next step: "), rare ? "ask for more that are right: move the line to the right." : sure ? "download the pairs."
-        : ready ? `download the pairs. Or judge about ${count(moreOf(answer))} more, and the share that is right is known to ±\u00a010\u00a0%.`
+      h("p", {}, h("strong", {}, "Next step: "), rare ? "ask for more that are right: move the line to the right."
+        : ready ? `download the pairs${goal > match.candidates ? "." : `, or judge on: after ${count(goal - drawn)} more (${count(goal)} in all) the range of what is right is expected to be about ${wide(goal)} points wide instead of ${wide(drawn)}, after ${count(2 * goal - drawn)} more about ${wide(2 * goal)}.`}`
           : drawn < ENOUGH ? `judge ${drawn ? `${count(ENOUGH - drawn)} more` : `about ${ENOUGH} pairs`}.` : "judge on, until there are some that mean the same and some that do not."),
-      h("div", { class: "buttons" }, ready && button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }), !sure && toJudge(ready ? "Judge more pairs" : "Judge pairs", !ready)),
+      h("div", { class: "buttons" }, ready && button("To the downloads", () => { save.scrollIntoView({ block: "center" }); save.focus(); }, { class: "primary" }), toJudge(ready ? "Judge more pairs" : "Judge pairs", !ready)),
     ].filter(Boolean);
   }
 
@@ -288,23 +295,23 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     if (copies && copies <= COPIES) for (const { row_a: row } of await rowsOf({ similarity: 1, at_most: copies })) repeated.set(row, (repeated.get(row) ?? 1) + 1);
     if (mine !== state.latest) return;
     const every = passing ? state.answer.passing : judged;
-    lead.textContent = `${found.length < every ? `The first ${count(found.length)} of ${counted(every, "pair")}` : counted(every, "pair")}, the ${state.answer?.adjusted ? "most probable" : "most alike"} first.${passing && copies ? ` Besides, ${counted(copies, "row repeats", "rows repeat")} a text word for word; the downloads begin with them.` : ""}`;
+    lead.textContent = `${found.length < every ? `The first ${count(found.length)} of ${counted(every, "pair")}` : counted(every, "pair")}, the ${passing && state.answer.adjusted ? "surest" : "most alike"} first.${passing && copies ? ` Besides, ${counted(copies, "row repeats", "rows repeat")} a text word for word; the downloads begin with them.` : ""}`;
     const times = (row) => repeated.get(row) ?? 1;
     const [one, other] = match.files.length > 1 ? match.files.map((name) => `Text of ${name}`) : ["One text", "Another text"];
     const whole = found.length >= every;
     if (passing) [...state.out].sort(([x], [y]) => x - y).forEach(([at, row]) => found.some(({ pair }) => pair === row.pair) || found.splice(at, 0, row));
+    const known = passing && state.answer.precision !== null;
     const body = found.map((row, at) => h("tr", {},
-      h("td", { class: "number" }, score(row.similarity, 2)),
+      h("td", { class: "number" }, score(row.similarity, 2)), known && h("td", { class: "number" }, roughly(row.probability)),
       h("td", { class: "sample", dir: "auto" }, unlike(row.text_a, row.text_b)), h("td", { class: "sample", dir: "auto" }, unlike(row.text_b, row.text_a)),
       verdict(row, at),
       h("td", {}, row.numbers_differ && badge("other numbers", "warn"), row.negation_differs && badge("negation", "warn"),
         (repeated.has(row.row_a) || repeated.has(row.row_b)) && badge(`in ${times(row.row_a)} and ${counted(times(row.row_b), "row")}`))));
     const more = !whole && button("Show more pairs", async () => {
       state.shown += SHOWN;
-      more.disabled = true;
       read();
-    });
-    const heads = [h("th", { scope: "col", class: "number" }, "Similarity"), one, other, "Your judgement", "Notes"];
+    }, { "aria-label": "Show more pairs" }); // by which it keeps the focus
+    const heads = [...(known ? ["Similarity", "How sure"] : ["Similarity"]).map((name) => h("th", { scope: "col", class: "number" }, name)), one, other, "Your judgement", "Notes"];
     refill(pairs, found.length ? table(SHOWS[shown.value], heads, body, { class: `stacked found ${shown.value}` }) : h("p", { class: "muted" }, passing ? "No pair passes." : "No pair is judged."), more || "");
   }
 
@@ -375,9 +382,9 @@ function resultOf(match, [wantedKind, wantedValue], context) {
     judge.element, // above all that changes with a judgement, so that it stays where it is
     h("section", { class: "card", "aria-labelledby": "answer" }, h("h2", { id: "answer" }, "What passes"),
       h("p", { class: "muted" }, `${texts}; ${counted(match.pairs, "pair")} compared${domain ? ` on the scale of ${domain}` : ""}, started ${dated(match.created)}.`),
-      picture.element, h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile, h("details", {}, h("summary", {}, "Details"), rest)),
+      picture.element, h("div", { class: "row" }, field("Ask for", kind, ""), wanted), tile, rest),
     h("section", { class: "card", "aria-labelledby": "save" }, h("h2", { id: "save" }, "Download"),
-      h("div", { class: "row" }, field("Content", form, "Each text of a group is like the group on average: a pair whose groups do not fit is in none."), field("Format", format, "A workbook opens in every Excel; a CSV has commas."), h("div", { class: "buttons" }, save)), hold, own,
+      h("div", { class: "row" }, content, field("Format", format, "A workbook opens in every Excel; a CSV has commas."), h("div", { class: "buttons" }, save)), hold, own,
       h("p", {}, "Texts, pairs and your labels stay on the server until ", until, "; each use extends that. Labels that are downloaded can be given to a later match, here, or to a domain, under Calibrate."),
       h("div", { class: "buttons" }, saveLabels, use, button("Delete this match", async () => { if (await removeMatch(match, context)) location.hash = "#/"; }, { class: "danger quiet" })),
       h("details", {}, h("summary", {}, "Labels of an earlier match"), field("File of labels", earlier, "Pairs of the same texts are judged here as they were there.")),
@@ -393,14 +400,3 @@ function missedOf({ passing, expected_false: wrong, recall, recall_interval: rec
   return `about ${at(recall)} are missed${recalls && recalls[0] > 0 ? ` (${at(recalls[1])} to ${at(recalls[0])})` : ""}`;
 }
 
-/** Which judged pairs the threshold does not decide. */
-function ownOf({ left_out: out, confirmed_below: below }) {
-  return [below && `Besides, ${counted(below, "pair")} below that, judged the same.`, out && `Left out: ${counted(out, "pair")} above it, judged different.`].filter(Boolean).join(" ");
-}
-
-/** About how many more judgements, in tens, make the answer sure. */
-const moreOf = (answer) => 10 * Math.max(1, Math.ceil((answer.judged - answer.chosen) * ((widthOf(answer) / SURE) ** 2 - 1) / 10));
-
-const widthOf = ({ precision_interval: interval }) => (interval ? interval[1] - interval[0] : 1);
-
-const rounded = (interval) => range(interval.map((share) => Math.round(share * 100) / 100));

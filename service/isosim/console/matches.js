@@ -3,7 +3,7 @@
 import { attempt, clearAlerts } from "./alerts.js";
 import { call, download, idempotencyKey, path } from "./api.js";
 import { change } from "./dialogs.js";
-import { action, badge, button, h, table, unique } from "./dom.js";
+import { badge, button, h, table, unique } from "./dom.js";
 import { ago, count, counted, percent } from "./format.js";
 import { fileIntake } from "./intake.js";
 import { ACTIVE, STAGES } from "./job.js";
@@ -91,24 +91,25 @@ export async function openMatches([wanted = ""], context) {
     location.hash = `#/matches/${job}`;
   }
 
+  const mine = h("section", { class: "card mine" }, h("h2", {}, "Your matches"), matchList(context, () => mine.nextSibling === form || form.before(mine)));
   return [h("h1", {}, "Find matches"),
     h("p", { class: "lead" }, "Give a file, and get the pairs of texts in it that mean the same, with a figure for how many of them are right."),
-    form, h("section", { class: "card" }, h("h2", {}, "Your matches"), matchList(context))];
+    form, mine];
 }
 
 /** What was compared: the files' names, where the server was told them. */
 export const nameOf = ({ files, rows }) => (files.length ? files.join(" and ") : rows.length > 1 ? "two lists" : "one list");
 
 /** Running and ready matches, the newest first; refreshed while one of them runs. */
-function matchList(context) {
+function matchList(context, some) {
   return liveList(context, "matches?limit=50", ({ matches }, refresh) => {
+    if (matches.length) some();
     const rows = matches.map((match) => h("tr", {},
-      h("th", { scope: "row" }, nameOf(match)),
+      h("th", { scope: "row" }, h("a", { href: `#/matches/${match.job}`, title: `Open the match of ${match.created}` }, nameOf(match))),
       h("td", {}, standing(match)),
       ...[match.rows.map(count).join(" and "), match.judged === null ? "–" : count(match.judged)].map((text) => h("td", { class: "number" }, text)),
       h("td", {}, ago(match.created)),
       h("td", {}, h("div", { class: "buttons tight" },
-        action("Open", `#/matches/${match.job}`, { "aria-label": `Open the match of ${match.created}` }),
         button(ACTIVE.has(match.status) ? "Cancel" : "Delete", async () => { if (await removeMatch(match, context)) refresh(); }, { class: "danger quiet", "aria-label": `Delete the match of ${match.created}` })))));
     return { content: rows.length > 0 && table("Your matches", ["File", "State", ...["Texts", "Judged"].map((head) => h("th", { scope: "col", class: "number" }, head)), "Started", "Actions"], rows, { class: "stacked" }),
       active: matches.some(({ status }) => ACTIVE.has(status)) };

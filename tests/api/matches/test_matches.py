@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +160,24 @@ def test_the_forms_of_a_result(server: Server, matched: dict[str, Any]) -> None:
     assert [dict(zip(names, row, strict=True))["text_b"] for row in cells] == [row["text_b"] for row in lines]
     assert cells[0][names.index("note_a")] == "'=1+1"  # a spreadsheet would compute it
     book = open_table(io.BytesIO(get(server, f"{job}/result?format=xlsx&at_most=3").content), "xlsx", sheet="matches")
-    assert (book.columns, book.first[0][names.index("note_a")]) == (names, "=1+1")
+    plain = ["text A", "text B", "how sure they mean the same", "notes"]
+    technical = ["row A", "row B", "similarity", "adjusted", "percentile", "label", "pair"]
+    assert book.columns == [*plain, "id (A)", "note (A)", "id (B)", "note (B)", *technical]
+    first = dict(zip(book.columns, book.first[0], strict=True))
+    assert (first["note (A)"], first["notes"], first["text B"]) == ("=1+1", "the same text", lines[0]["text_b"])
+    for form, title, value in (("best", "match found", "yes|no"), ("clusters", "group", r"\d+")):
+        other = open_table(
+            io.BytesIO(get(server, f"{job}/result?format=xlsx&form={form}").content), "xlsx", sheet="matches"
+        )
+        assert other.columns[0] == title
+        assert all(re.fullmatch(value, row[0]) for row in other.first), form
     content = get(server, f"{job}/result?format=xlsx&similarity=0.9").content
     worth = {row[0]: row[1:] for row in open_table(io.BytesIO(content), "xlsx", sheet="figures").first}
     answer = get(server, f"{job}?similarity=0.9").json()["answer"]
     assert worth["asked for: similarity"][0] == "0.9"
     assert worth["pairs of different texts that pass"][0] == str(answer["passing"])
     assert worth["notice"][0] == answer["notices"][-1]
+    assert all(worth[f"column: {title}"][0] for title in technical)
     best = rows_of(server, job, "form=best")
     assert [row["row_a"] for row in best] == [*range(2, 343)]
     assert {row["row_a"]: row["row_b"] for row in best}[5] == 305

@@ -18,6 +18,7 @@ from isosim.api.bodies import body_of
 from isosim.api.calibration.calibrate import STREAM, changes, facts_of, megabytes
 from isosim.api.calibration.files import FILE, one_of_few, sent, temporary
 from isosim.api.matches.schemas import Matches, PairLabel, PairLabels, TextLabel
+from isosim.api.matches.sheets import sheet
 from isosim.api.matches.views import Ask, Form, View, histogram, ranked
 from isosim.api.matches.writing import MEDIA, FileType, written
 from isosim.api.policy import needs
@@ -216,7 +217,8 @@ async def match_result(
     file_type: Annotated[FileType, Query(alias="format")] = "ndjson",
 ) -> Response:
     """The pairs that reach a target, as a file. Without a target, as many as there are texts. A judged pair follows its
-    judgement: one judged different is left out, and one judged the same is in whatever its similarity."""
+    judgement: one judged different is left out, and one judged the same is in whatever its similarity. A workbook's
+    columns have plain names, those for people first; its sheet `figures` explains the others."""
     async with AsyncExitStack() as stack:
         out = await stack.enter_async_context(temporary(service, trace.grant))
         left, most = threading.Event(), RESULT_GROWTH * service.settings.max_calibration_bytes
@@ -227,8 +229,14 @@ async def match_result(
             with service.results.opened(job, vectors=form == "clusters") as result:
                 view = view_of(service, trace, result, wanted)
                 names, rows = view.table(form)
-                worth = view.worth(wanted) if file_type == "xlsx" else ()
-                for piece in written(file_type, names, islice(until(left, rows), first, last), worth):
+                rows, worth, formats = islice(until(left, rows), first, last), [], dict[str, str]()
+                if file_type == "xlsx":
+                    worth = view.worth(wanted)
+                if file_type == "xlsx" and form != "judged":  # else the names that readers of labels know
+                    shown = sheet(view, form, rows, partial(until, left))
+                    names, rows, formats = shown.titles, shown.rows, shown.formats
+                    worth += shown.explained
+                for piece in written(file_type, names, rows, worth, formats):
                     out.write(piece)
                     if out.tell() > most:
                         raise TooLarge(f"the result is larger than {megabytes(most)}; give at_most")

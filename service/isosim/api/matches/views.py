@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from isosim.api.matches.writing import Share
 from isosim.arrays import Floats, Rows
 from isosim.errors import Action, Conflict, InvalidInput
 from isosim.jobs.matches import Result, Row
@@ -34,7 +35,7 @@ NOT_JUDGED = "not judged: how many of these pairs are matches is unknown; judge 
 Cells = list[Any]
 STRATUM = 5  # judged pairs of one weight: with a weight each, chance alone would halve what the labels are worth
 # The first names are those that readers of labels know.
-JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity", "pair", "chosen"]
+JUDGED = ["row_a", "row_b", "a", "b", "label", "weight", "similarity", "pair", "chosen", *FLAGS]
 SCORES = ["similarity", "adjusted", "percentile", "probability", "label", "pair", *FLAGS]
 COPY = (1.0, None, None, None, None, None, False, False)  # the SCORES of two rows with the same text
 NONE = (None,) * len(SCORES)  # of a row without a match
@@ -227,14 +228,18 @@ class View:
     def worth(self, wanted: Mapping[str, Any]) -> list[list[Any]]:
         """What was asked for and what it is worth: rows of a name, a value, and the ends of its 95 % interval."""
         answer = self.answer
-        asked = [[f"asked for: {name}", value] for name, value in wanted.items() if value is not None]
+        asked = [
+            [f"asked for: {name}", Share(value) if name in ("precision", "confidence") else value]
+            for name, value in wanted.items()
+            if value is not None
+        ]
         figures: list[list[Any]] = [
             ["pairs of different texts that pass", answer.passing],
             ["of these, judged the same", answer.confirmed],
             [f"{'adjusted ' * answer.adjusted}similarity from (except for pairs judged the same)", answer.similarity],
-            ["precision (share of them that mean the same)", answer.precision, *(answer.precision_interval or ())],
+            ["precision (share of them that mean the same)", *shares(answer.precision, answer.precision_interval)],
             ["expected number of false ones", *rounded(answer.expected_false, *(answer.expected_false_interval or ()))],
-            ["recall (share of the matches among the kept pairs)", answer.recall, *(answer.recall_interval or ())],
+            ["recall (share of the matches among the kept pairs)", *shares(answer.recall, answer.recall_interval)],
             ["judged pairs", answer.judged],
             ["of these, chosen by a person and not counted for precision and recall", answer.chosen],
             ["left out, because they were judged different", answer.left_out],
@@ -368,7 +373,19 @@ class View:
             a = self._row(0, int(found.left.first[self.candidates.left[pair]]))
             b = self._row(-1, int(found.right.first[self.candidates.right[pair]]))
             weight, similarity = weight_of.get(pair, 1.0), self.candidates.similarity[pair]
-            yield [a.number, b.number, a.text, b.text, label, weight, similarity, pair, int(pair not in weight_of)]
+            flags = found.features[pair, -len(FLAGS) :].astype(bool).tolist()
+            yield [
+                a.number,
+                b.number,
+                a.text,
+                b.text,
+                label,
+                weight,
+                similarity,
+                pair,
+                int(pair not in weight_of),
+                *flags,
+            ]
 
     def _row(self, side: int, row: int) -> Row:
         return self.result.files[side][row]
@@ -446,6 +463,10 @@ def unlike(names: list[str]) -> list[str]:
             number, free = number + 1, f"{name}_{number}"
         found[free] = None
     return [*found]
+
+
+def shares(share: float | None, interval: tuple[float, ...] | None) -> list[float | None]:
+    return [None if one is None else Share(round(one, 4)) for one in (share, *(interval or ()))]
 
 
 def rounded(*numbers: float | None) -> list[float | None]:

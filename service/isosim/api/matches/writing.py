@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, Literal
 
 import orjson
@@ -22,17 +23,26 @@ NUMBER = re.compile(r"[+-]?[0-9.,]+")
 ROWS = 1000  # rows in a piece
 MOST_ROWS = 1_048_575  # of a sheet, besides its header
 MOST_CHARACTERS = 32_767  # of a cell in a workbook
-TEXTS, WIDE = ("text_a", "text_b", "text", "a", "b"), 60  # columns of texts, and their width in characters
+TEXTS, WIDE, NARROW = ("text A", "text B", "text", "a", "b"), 60, 9  # columns of texts; widths in characters
 # A spreadsheet takes a cell that begins so for a formula, also in a CSV.
 FORMULA = tuple("=+-@＝＋－＠")
 # Where a spreadsheet that takes semicolons or tabs for separators would begin a cell with a formula.
 INNER = re.compile(r"[;\t]\s*(?=[=+\-@＝＋－＠][^\s0-9.,])")
 
 
+class Share(float):
+    """A number that a workbook shows in per cent."""
+
+
 def written(
-    kind: FileType, names: list[str], rows: Iterable[list[Any]], worth: Iterable[list[Any]] = ()
+    kind: FileType,
+    names: list[str],
+    rows: Iterable[list[Any]],
+    worth: Iterable[list[Any]] = (),
+    formats: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[bytes]:
-    """The table in pieces, the header first. A workbook has the rows of `worth` in a second sheet, `figures`.
+    """The table in pieces, the header first. A workbook has the rows of `worth` in a second sheet, `figures`, and shows
+    the numbers of a column in its format.
 
     Raises:
         InvalidInput: a workbook cannot hold so many rows.
@@ -46,7 +56,7 @@ def written(
         for piece in pieces(rows):
             yield csv_lines(piece)
     else:
-        yield from workbook({"matches": chain([names], rows), "figures": worth})
+        yield from workbook({"matches": chain([names], rows), "figures": worth}, formats)
 
 
 def pieces(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
@@ -67,7 +77,7 @@ def harmless(cell: Any) -> Any:
     return INNER.sub(r"\g<0>'", f"'{cell}" if cell.lstrip().startswith(FORMULA) else cell)
 
 
-def workbook(sheets: Mapping[str, Iterable[list[Any]]]) -> Iterator[bytes]:
+def workbook(sheets: Mapping[str, Iterable[list[Any]]], formats: Mapping[str, str]) -> Iterator[bytes]:
     import xlsxwriter  # noqa: PLC0415 - few answers need it
 
     with tempfile.TemporaryFile(prefix="isosim-") as file, tempfile.TemporaryDirectory(prefix="isosim-") as folder:
@@ -75,13 +85,17 @@ def workbook(sheets: Mapping[str, Iterable[list[Any]]]) -> Iterator[bytes]:
             "constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False, "tmpdir": folder,
         }  # fmt: skip
         book = xlsxwriter.Workbook(file, options)
-        four = book.add_format({"num_format": "0.0000"})
+        four, share = (book.add_format({"num_format": one}) for one in ("0.0000", "0.0%"))
+        named = {title: book.add_format({"num_format": one}) for title, one in formats.items()}
         for name, rows in sheets.items():
             sheet = book.add_worksheet(name)
             sheet.freeze_panes(1, 0)
+            looks: list[Any] = []  # of the columns
             for number, row in enumerate(rows):
                 for column, title in enumerate(row if number == 0 else ()):
-                    sheet.set_column(column, column, WIDE if title in TEXTS or name != "matches" else None)
+                    wide = title in TEXTS or (name != "matches" and column < 2)
+                    sheet.set_column(column, column, WIDE if wide else min(WIDE, max(NARROW, len(title) + 2)))
+                    looks.append(named.get(title) if name == "matches" else None)
                 if number > MOST_ROWS:
                     raise InvalidInput(
                         f"a workbook holds at most {MOST_ROWS:,} rows; give at_most, or take the format csv"
@@ -92,7 +106,8 @@ def workbook(sheets: Mapping[str, Iterable[list[Any]]]) -> Iterator[bytes]:
                     elif isinstance(cell, bool):
                         sheet.write_boolean(number, column, cell)
                     elif cell is not None:
-                        sheet.write_number(number, column, cell, None if float(cell).is_integer() else four)
+                        usual = share if isinstance(cell, Share) else None if float(cell).is_integer() else four
+                        sheet.write_number(number, column, cell, looks[column] or usual)
         book.close()
         file.seek(0)
         while piece := file.read(1 << 16):
