@@ -43,7 +43,7 @@ def values_file(name: str) -> Values:
     return found
 
 
-def ask_helm(requests: Sequence[Mapping[str, Values]]) -> list[Any]:
+def ask_helm(requests: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Starting Helm takes longer than rendering: many at once."""
     python = TOOLS / "python"
     assert python.is_file(), f"{python} is missing; make test-all installs the tools"
@@ -55,10 +55,19 @@ def ask_helm(requests: Sequence[Mapping[str, Values]]) -> list[Any]:
     return found
 
 
+class EachKeyOnce(yaml.SafeLoader):
+    """Refuses a key that is given twice, as `kubectl` does."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        assert len(found) == len(node.value), sorted(key.value for key, _ in node.value)
+        return found
+
+
 def manifests(rendered: Mapping[str, str]) -> Iterator[Manifest]:
     for template, text in rendered.items():
         if not template.endswith("NOTES.txt"):
-            yield from (document for document in yaml.safe_load_all(text) if document)
+            yield from (document for document in yaml.load_all(text, EachKeyOnce) if document)
 
 
 def render(*parts: Values) -> list[Manifest]:

@@ -112,8 +112,11 @@ EVERYTHING: Values = {
     },
     "redis": {"own": {"podTemplate": own_pod("redis"), "image": "registry.example.com/redis:7.2"}},
     "modelStore": {"storageClass": "nfs", "annotations": {"a": "b"}},
-    "backup": {"schedule": "15 3 * * *", "destination": "s3://backups/similarity/"},
-    "commonLabels": {"owner": "search"},
+    "backup": {
+        "schedule": "15 3 * * *", "destination": "s3://backups/similarity/", "serviceAccountName": "backups",
+    },
+    "commonLabels": {"owner": "search", "release": "prometheus"},
+    "commonAnnotations": {"contact": "search"},
     "extraObjects": [
         {
             "apiVersion": "v1", "kind": "ConfigMap",

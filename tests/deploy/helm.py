@@ -2,7 +2,7 @@
 
 Of the chart in the checkout, or of the folder or archive that is named. {"lint": values} gives the messages,
 {"render": values} the manifests of an installation by template, or {"refused": why}; {"upgrade": values} those of an
-upgrade.
+upgrade, the second revision unless "revision" is given.
 """
 
 import json
@@ -24,6 +24,7 @@ def answer(request: dict[str, Any]) -> Any:
             return chart.render(
                 request["upgrade" if upgrade else "render"], name="similarity", namespace="scoring",
                 is_install=not upgrade, is_upgrade=upgrade,
+                revision=request.get("revision", 2) if upgrade else 1,
             )  # fmt: skip
         except HelmError as error:
             return {"refused": str(error)}

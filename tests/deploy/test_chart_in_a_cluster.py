@@ -6,7 +6,7 @@ from typing import Any
 
 from isosim.settings import Settings, unread
 from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, merged, named, render
-from tests.deploy.combinations import CONFINED, WAITING, environment, own_pod, pods, template_of
+from tests.deploy.combinations import CONFINED, REMOTE, WAITING, environment, own_pod, pods, template_of
 from tests.deploy.rules import alerts as alerts_of_the_files
 from tests.deploy.rules import recordings
 
@@ -149,12 +149,37 @@ def test_jobs_of_the_chart_are_the_apis_pod_with_another_command(rendered: dict[
         assert container["command"] == ["isosim", *command]
         for field in ("image", "env", "envFrom", "volumeMounts", "securityContext"):
             assert container[field] == api[field], (component, field)
-        for field in ("volumes", "tolerations", "nodeSelector", "serviceAccountName", "securityContext"):
+        for field in ("volumes", "initContainers", "tolerations", "nodeSelector", "securityContext"):
             assert specs[component][field] == specs["api"][field], (component, field)
         assert not container.keys() & {"livenessProbe", "readinessProbe", "startupProbe", "ports"}
-        assert "initContainers" not in specs[component]
+    own = {"spec": {"initContainers": [{"name": "mesh", "image": "mesh", "restartPolicy": "Always"}]}}
+    with_remote = pods(render(IMAGE, KEYS, OWN_REDIS, REMOTE, {"api": {"podTemplate": own}}))
+    assert [one["name"] for one in with_remote["api"]["initContainers"]] == ["mesh", "await-encoder"]
+    assert [one["name"] for one in with_remote["init"]["initContainers"]] == ["mesh"]
     assert {"name": "similarity-added", "namespace": "scoring"} in [m["metadata"] for m in rendered["hpa"]]
     assert named(rendered["hpa"], "PersistentVolumeClaim")["metadata"]["annotations"]["a"] == "b"
+
+
+def test_the_service_account_is_of_those_who_use_the_store(rendered: dict[str, list[Manifest]]) -> None:
+    """A bucket's role may be bound to it."""
+    accounts = {component: spec.get("serviceAccountName") for component, spec in pods(rendered["hpa"]).items()}
+    ours = dict.fromkeys(("api", "worker", "init"), "similarity")
+    assert accounts == ours | {"backup": "backups", "redis": None, "test": None}
+
+
+def test_every_object_and_pod_has_the_common_labels_and_annotations(rendered: dict[str, list[Manifest]]) -> None:
+    for manifest in rendered["hpa"]:
+        if manifest["metadata"]["name"] != "similarity-added":  # of extraObjects
+            for place in (manifest, template_of(manifest) or manifest):
+                assert place["metadata"]["labels"]["owner"] == "search", manifest
+                assert place["metadata"]["annotations"]["contact"] == "search", manifest
+
+
+def test_the_test_runs_where_the_apis_image_does(rendered: dict[str, list[Manifest]]) -> None:
+    found = pods(rendered["hpa"])
+    for field in ("nodeSelector", "runtimeClassName", "tolerations", "schedulerName", "hostAliases", "dnsConfig"):
+        assert found["test"][field] == found["api"][field], field
+    assert found["test"]["activeDeadlineSeconds"] == 600  # the image of a GPU is pulled
 
 
 def test_a_new_version_of_the_chart_does_not_restart_redis(rendered: dict[str, list[Manifest]]) -> None:
@@ -274,7 +299,7 @@ def test_the_network_lets_through_what_is_needed_and_nothing_else(rendered: dict
     assert pairs == {("api", "redis"), ("worker", "redis"), ("test", "api")}
     for component in ("api", "worker", "test"):  # names
         rules = [r for p in policies if selects(p["podSelector"], labels[component]) for r in p.get("egress", ())]
-        assert any({53} == {port["port"] for port in rule["ports"]} for rule in rules), component
+        assert any({53, 5353} == {port["port"] for port in rule["ports"]} for rule in rules), component
 
 
 def test_the_monitor_finds_the_service_and_the_service_the_pods(rendered: dict[str, list[Manifest]]) -> None:

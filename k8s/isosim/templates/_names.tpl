@@ -30,6 +30,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* Labels and annotations of an object or a pod. Takes a dict: root, and if there are any, component, labels and annotations of
+     its own, which replace those of all. */}}
+{{- define "isosim.marks" -}}
+{{- $component := ternary (dict "app.kubernetes.io/component" .component) dict (hasKey . "component") -}}
+labels: {{- mergeOverwrite (include "isosim.labels" .root | fromYaml) (.labels | default dict) $component | toYaml | nindent 2 }}
+{{- with mergeOverwrite dict .root.Values.commonAnnotations (.annotations | default dict) }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Takes also the end of the object's name (suffix), or all of it (name). */}}
+{{- define "isosim.metadata" -}}
+name: {{ .name | default (print (include "isosim.fullname" .root) (.suffix | default "")) }}
+namespace: {{ .root.Release.Namespace }}
+{{ include "isosim.marks" . }}
+{{- end }}
+
 {{- define "isosim.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (ternary (include "isosim.fullname" .) "default" .Values.serviceAccount.create) }}
 {{- end }}

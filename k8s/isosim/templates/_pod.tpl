@@ -1,8 +1,8 @@
 {{/* Shared by API and worker pods: volumes, security contexts, access to Redis and to a bucket, the operator's own fields. */}}
 
-{{/* Merges the operator's fields into a manifest, in place, as `kubectl patch` does. Takes a list of both. Maps are merged by key,
-     lists of named entries by name (mounts by mountPath, spreads by topologyKey); other entries are added, init containers
-     before the chart's own. null removes a field. */}}
+{{/* Merges the operator's fields into a manifest, in place. Takes a list of both. Maps are merged by key, lists of named entries by
+     name (mounts by mountPath, spreads by topologyKey); other entries are added, also to `command` and `args`, init containers before
+     the chart's own. null removes a field, such as the other source of a volume. */}}
 {{- define "isosim.patch" -}}
 {{- $ours := index . 0 -}}
 {{- range $field, $theirs := index . 1 -}}
@@ -75,9 +75,14 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* The service makes no calls to the cluster's API. Service links are off because a Service named isosim would set ISOSIM_PORT. */}}
+{{/* Settings are read at the start, so a change of them must restart the pod. (The running server re-reads keys.) */}}
+{{- define "isosim.checksum" -}}
+checksum/settings: {{ include (print .Template.BasePath "/configmap.yaml") . | sha256sum }}
+{{- end }}
+
+{{/* No pod calls the cluster's API, and only pods that use the model store get the release's service account, which may have a
+     bucket's role. Service links are off because a Service named isosim would set ISOSIM_PORT. */}}
 {{- define "isosim.isolation" -}}
-serviceAccountName: {{ include "isosim.serviceAccount" . }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- end }}

@@ -3,13 +3,9 @@
 {{- $name := include "isosim.fullname" . -}}
 {{- $labels := printf "%s\napp.kubernetes.io/component: api" (include "isosim.selector" .) -}}
 metadata:
-  annotations:
-    # Settings are read at the start, so a change of them must restart the pod. (The running server re-reads keys.)
-    checksum/settings: {{ include (print .Template.BasePath "/configmap.yaml") . | sha256sum }}
-  labels:
-    {{- include "isosim.labels" . | nindent 4 }}
-    app.kubernetes.io/component: api
+  {{- include "isosim.marks" (dict "root" . "component" "api" "annotations" (include "isosim.checksum" . | fromYaml)) | nindent 2 }}
 spec:
+  serviceAccountName: {{ include "isosim.serviceAccount" . }}
   {{- include "isosim.isolation" . | nindent 2 }}
   {{- include "isosim.pullSecrets" . | nindent 2 }}
   securityContext: {{- include "isosim.podSecurityContext" . | nindent 4 }}
@@ -128,7 +124,8 @@ spec:
 {{- end }}
 
 {{/* What else runs with the API's image, beside it: the job that makes the store, and the one that saves it. The API's pod with
-     one container, without its probes and ports. Takes root, component, command and memory. */}}
+     one container, without its probes and ports, after the operator's init containers, which may fill its volumes. Takes root,
+     component, command, memory and, if it has one of its own, serviceAccount. */}}
 {{- define "isosim.apiJobPod" -}}
 {{- $template := include "isosim.podTemplate" (list .root "api") | fromYaml -}}
 {{- $container := first $template.spec.containers -}}
@@ -140,9 +137,15 @@ spec:
 {{- $_ := set $container "command" .command -}}
 {{- $_ := set $container "resources" (dict "requests" (dict "cpu" "50m" "memory" $memory) "limits" (dict "cpu" "1" "memory" $memory)) -}}
 {{- $_ := set $template.spec "containers" (list $container) -}}
+{{- $before := list -}}
+{{- range $template.spec.initContainers -}}
+{{- if ne .name "await-encoder" -}}{{- $before = append $before . -}}{{- end -}}
+{{- end -}}
 {{- range list "topologySpreadConstraints" "initContainers" "terminationGracePeriodSeconds" -}}
 {{- $_ := unset $template.spec . -}}
 {{- end -}}
+{{- with $before -}}{{- $_ := set $template.spec "initContainers" . -}}{{- end -}}
+{{- with .serviceAccount -}}{{- $_ := set $template.spec "serviceAccountName" . -}}{{- end -}}
 {{- with $template.spec.affinity -}}
 {{- $_ := unset . "podAntiAffinity" -}}
 {{- end -}}

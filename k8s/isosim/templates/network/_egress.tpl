@@ -1,5 +1,6 @@
 {{- define "isosim.dns" -}}
-- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+# 53, and 5353 where a Service passes requests on to that port of its pods (OpenShift).
+- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}, {port: 5353, protocol: UDP}, {port: 5353, protocol: TCP}]
   to: {{- toYaml .Values.networkPolicy.dns | nindent 4 }}
 {{- end }}
 
@@ -8,7 +9,7 @@
   to: {{- toYaml .Values.networkPolicy.bucket.peers | nindent 4 }}
 {{- end }}
 
-{{/* Peers that API and workers may reach: DNS, Redis, a bucket, a remote encoder, and those that the operator adds. */}}
+{{/* Peers that API and workers may reach: DNS, Redis, a bucket (of the store, or with the backups that they restore), a remote encoder, and those that the operator adds. */}}
 {{- define "isosim.egress" -}}
 {{ include "isosim.dns" . }}
 {{- if eq .Values.redis.mode "own" }}
@@ -22,7 +23,7 @@
 - ports: [{port: {{ .Values.networkPolicy.redis.port }}, protocol: TCP}]
   to: {{- toYaml .Values.networkPolicy.redis.peers | nindent 4 }}
 {{- end }}
-{{- if .Values.modelStore.bucket.url }}
+{{- if include "isosim.bucket" . }}
 {{ include "isosim.bucketEgress" . }}
 {{- end }}
 {{- if .Values.remoteEncoder.url }}

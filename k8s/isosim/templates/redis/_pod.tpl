@@ -8,6 +8,9 @@ metadata:
     {{- with .Values.commonLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+  {{- with .Values.commonAnnotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
 spec:
   {{- include "isosim.isolation" . | nindent 2 }}
   {{- include "isosim.pullSecrets" . | nindent 2 }}

@@ -1,12 +1,9 @@
 {{/* The worker's pod; worker.podTemplate is merged into it. */}}
 {{- define "isosim.workerPod" -}}
 metadata:
-  annotations:
-    checksum/settings: {{ include (print .Template.BasePath "/configmap.yaml") . | sha256sum }}
-  labels:
-    {{- include "isosim.labels" . | nindent 4 }}
-    app.kubernetes.io/component: worker
+  {{- include "isosim.marks" (dict "root" . "component" "worker" "annotations" (include "isosim.checksum" . | fromYaml)) | nindent 2 }}
 spec:
+  serviceAccountName: {{ include "isosim.serviceAccount" . }}
   {{- include "isosim.isolation" . | nindent 2 }}
   {{- include "isosim.pullSecrets" . | nindent 2 }}
   securityContext: {{- include "isosim.podSecurityContext" . | nindent 4 }}
