@@ -1,5 +1,7 @@
 """docs/how-to/kubernetes.md: the chart takes its files, and commands name what is there."""
 
+import json
+import math
 import re
 import shlex
 from itertools import pairwise
@@ -32,8 +34,8 @@ def of_a_set(word: str) -> Values:
 
 
 def values_of(command: list[str]) -> Values:
-    """What helm would take from -f and --set, and from the release before."""
-    parts = [YOURS] if "--reuse-values" in command else []
+    """What helm would take from -f and --set."""
+    parts: list[Values] = []
     for option, word in pairwise(command):
         if option == "-f":
             parts.append(YOURS if word == "yours.yaml" else yaml.safe_load((ROOT / word).read_text()))
@@ -63,8 +65,9 @@ def test_every_command_names_what_is_there() -> None:
     scaled = merged(YOURS, {"autoscaling": {"kind": "hpa"}})
     (found,) = rendered([scaled])
     kinds = {"deploy": "Deployment", "deployment": "Deployment", "service": "Service", "hpa": "HorizontalPodAutoscaler"}
+    kinds["pvc"] = "PersistentVolumeClaim"
     there = {(m["kind"], m["metadata"]["name"]) for m in found}
-    named = re.findall(r"\b(deploy|deployment|service|hpa)[/ ](similarity-[a-z-]+)", "\n".join(BLOCKS))
+    named = re.findall(r"\b(deploy|deployment|service|hpa|pvc)[/ ](similarity-[a-z-]+)", "\n".join(BLOCKS))
     assert len(named) > 5
     assert {(kinds[kind], name) for kind, name in named} <= there
     secrets = set(re.findall(r"create secret generic (\S+)", "\n".join(BLOCKS)))
@@ -72,6 +75,25 @@ def test_every_command_names_what_is_there() -> None:
     (redis,) = [addition["redis"]["external"] for addition in ADDITIONS if "redis" in addition]
     of_yours = {YOURS["access"]["apiKeysSecret"]["name"], YOURS["redis"]["own"]["passwordSecret"]["name"]}
     assert secrets == {*of_yours, bucket["credentialsSecret"]["name"], *(redis[kind]["name"] for kind in redis)}
+
+
+def test_the_page_names_the_published_routes_that_need_no_key() -> None:
+    paths = json.loads((ROOT / "docs" / "openapi.json").read_text())["paths"]
+    without = {path for path, methods in paths.items() if any("security" not in one for one in methods.values())}
+    listed = PAGE.split("They publish without a key:")[1].split(";")[0]
+    static = {"/docs", "/openapi.json", "/console"}
+    assert set(re.findall("`(/.*?)`", listed)) == without - {"/livez", "/readyz", "/metrics"} | static
+
+
+def test_the_page_sizes_by_what_several_servers_took() -> None:
+    results = json.loads((ROOT / "loadtest" / "results" / "gpu.json").read_text())["result"]["columns"]["minilm-fp16"]
+    words = " ".join(PAGE.split())
+    for size, servers, pods in ((32, 2, "four pods"), (1, 4, "eight pods")):
+        cost = results[f"HTTP, servers: {servers}, pairs in a request: {size}; processor time of a pair (ms)"]
+        assert f"{cost} ms" in words
+        cores = 20_000 * cost / 1000
+        assert f"{cores:.2g} cores, {pods}" in words
+        assert math.ceil(cores / 1.9) + 1 == {"four pods": 4, "eight pods": 8}[pods]
 
 
 def test_the_page_counts_the_alerts() -> None:
