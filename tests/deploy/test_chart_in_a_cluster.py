@@ -129,7 +129,7 @@ def test_the_operators_fields_are_merged_into_the_charts_pods(rendered: dict[str
 
 
 def test_words_are_added_to_a_command_and_null_removes_the_source_of_a_volume() -> None:
-    volume = {"name": "tmp", "emptyDir": None, "ephemeral": {"volumeClaimTemplate": {}}}
+    volume: Values = {"name": "tmp", "emptyDir": None, "ephemeral": {"volumeClaimTemplate": {}}}
     spec = {"volumes": [volume], "containers": [{"name": "api", "command": ["--help"]}]}
     api = pods(render(IMAGE, KEYS, OWN_REDIS, {"api": {"podTemplate": {"spec": spec}}}))["api"]
     assert api["containers"][0]["command"] == ["isosim", "serve", "--help"]

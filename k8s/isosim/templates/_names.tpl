@@ -35,7 +35,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "isosim.marks" -}}
 {{- $component := ternary (dict "app.kubernetes.io/component" .component) dict (hasKey . "component") -}}
 labels: {{- mergeOverwrite (include "isosim.labels" .root | fromYaml) (.labels | default dict) $component | toYaml | nindent 2 }}
-{{- with mergeOverwrite dict .root.Values.commonAnnotations (.annotations | default dict) }}
+{{- with mergeOverwrite dict (.root.Values.commonAnnotations | default dict) (.annotations | default dict) }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
