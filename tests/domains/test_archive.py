@@ -301,6 +301,20 @@ def test_what_may_not_come_in_is_refused_and_nothing_is_kept(name: str, members:
     assert not list(staging().glob("*"))
 
 
+def test_versions_of_an_encoder_that_is_not_there_are_left_out_and_named(members: Members, take: Take) -> None:
+    others = {name.replace("news/", "words/"): content for name, content in members.items()}
+    record = json.loads(others["words/domain.json"])
+    for version in record["versions"].values():
+        version["encoder_id"] = "twin"
+    target = DomainStore(in_memory())
+    others["words/domain.json"] = json.dumps(record).encode()
+    imported = take(packed(others | members), target, promote=True)
+    assert {one.domain for one in imported.versions} == {"news"}
+    numbers = [reason.partition(" was made for encoder twin")[0] for reason in imported.left_out]
+    assert numbers == [f"words@{number}" for number in sorted(map(int, record["versions"]))]
+    assert [*target.names()] == ["news"]
+
+
 def test_damaged_thresholds_and_aliases_are_left_out(members: Members, take: Take, tiny: EncoderArtifact) -> None:
     record, target = json.loads(members[RECORD]), DomainStore(in_memory())
     record["aliases"] = {tiny.digest: {"champion": 9, "previous": 2}, "0" * 64: {"champion": 2}}

@@ -328,3 +328,12 @@ def test_a_pulse_shows_how_long_a_worker_is_silent_follows_no_link_and_uses_no_f
     else:
         assert (here / mine).read_text() == "0.0"
     assert found == silences() == {}
+
+
+def test_no_job_begins_while_the_volume_is_full(jobs: JobStore) -> None:
+    job, runner = post(jobs, "a"), worker(jobs, SUCCEED)
+    with patch.object(supervisor.shutil, "disk_usage", return_value=SimpleNamespace(free=1 << 20)):
+        runner.serve(burst=True)
+    assert (jobs.read(job.id).status, jobs.read(job.id).attempt) == (Status.QUEUED, 0)
+    runner.serve(burst=True)
+    assert (jobs.read(job.id).status, jobs.read(job.id).attempt) == (Status.SUCCEEDED, 1)

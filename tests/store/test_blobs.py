@@ -18,6 +18,7 @@ from isosim.errors import Unavailable
 from isosim.store import blobs as module
 from isosim.store.artifacts import locked
 from isosim.store.blobs import LOCKS, Blobs, Changed, Folder, check, condition_of, tag_in
+from isosim.store.identity import create
 from tests.objects import Objects, start_objects
 from tests.security.redis_guarded import certified
 from tests.store.conftest import EVERY_PLACE, Open
@@ -177,6 +178,35 @@ def test_a_folder_that_becomes_empty_is_not_removed_under_a_writer(tmp_path: Pat
     folder.write("a", b"1")
     folder.delete(["a"])
     assert list(tmp_path.iterdir()) == []  # and the last object takes no store with it
+
+
+@pytest.mark.parametrize("mount", [True, False])
+def test_a_store_that_is_not_there_any_more_is_an_error_and_is_not_made_anew(tmp_path: Path, mount: bool) -> None:
+    """Also if its folder is there and empty, as where a volume is not mounted."""
+    root = tmp_path / "store"
+    create(Folder(root))
+    blobs = Folder(root)
+    blobs.write("domains/a.json", b"{}")
+    (tmp_path / "file").write_bytes(b"1")
+    root.rename(tmp_path / "away")
+    if mount:
+        root.mkdir()
+    for act in (
+        lambda: blobs.read("domains/a.json"), lambda: blobs.stamp("domains/a.json"), lambda: [*blobs.list("domains/")],
+        lambda: blobs.write("champions.json", b"{}"), lambda: blobs.upload("b", tmp_path / "file"),
+        lambda: blobs.download("domains/a.json", tmp_path / "copy"), lambda: blobs.delete(["domains/a.json"]),
+        lambda: blobs.files("domains/", ["a.json"]).__enter__(),
+    ):  # fmt: skip
+        with pytest.raises(Unavailable, match="any more"):
+            act()
+    assert root.exists() == mount
+    assert not mount or not [*root.iterdir()]
+    if mount:
+        root.rmdir()
+    (tmp_path / "away").rename(root)
+    assert blobs.read("domains/a.json")[0] == b"{}"
+    with pytest.raises(FileNotFoundError):
+        blobs.read("domains/b.json")
 
 
 def test_a_bucket_that_hangs_or_is_not_there_is_an_error_and_no_empty_store(

@@ -414,6 +414,8 @@ def import_archive(
     except FileNotFoundError:
         there = [entry.key for entry in place.list("") if "/" not in entry.key][-5:]
         raise InvalidInput(f"there is no archive {file}; the last ones there: {', '.join(there) or 'none'}") from None
+    for reason in imported.left_out:
+        complain(f"not imported: {reason}")
     if as_json:
         print_json(imported)
         return

@@ -59,6 +59,8 @@ class Imported:
     # name is invalid, or the domain already has MOST_TARGETS saved thresholds.
     kept: list[str] = field(default_factory=list)
     promoted: list[str] = field(default_factory=list)  # name@version of each version that has become champion
+    # Why a version of the archive is not imported: the store does not have its encoder.
+    left_out: list[str] = field(default_factory=list)
 
 
 def selected(store: DomainStore, domain: str, encoder: str) -> tuple[str, list[int]]:
@@ -161,7 +163,7 @@ def import_domains(
 
     Raises:
         InvalidInput: the file is not an archive, or a member is invalid or does not match its hash.
-        EncoderMismatch: the store does not have the encoder of a version.
+        EncoderMismatch: the store has the encoder of no version. If it has that of some, the others are left out.
         Conflict: a domain was deleted meanwhile, or others kept changing it.
     """
     start = file.tell()
@@ -182,6 +184,7 @@ class Import:
     promote: bool
     adding: bool
     imported: Imported = field(default_factory=Imported)
+    fitting: int = 0  # versions whose encoder is there
 
     def run(self, file: BinaryIO) -> Imported:
         """Reads the archive. Raises the errors of `import_domains`."""
@@ -209,6 +212,8 @@ class Import:
             self._import(name, record, self.store.checked(self.rename or name), members)
         if not seen:
             raise InvalidInput("the archive holds no version")
+        if not self.fitting:
+            raise EncoderMismatch(f"encoder_mismatch: {self.imported.left_out[0]}")
 
     def _record(self, facts: dict[str, Any], called: str) -> Domain:
         """The record in an archive. Raises InvalidInput if a value is invalid."""
@@ -232,28 +237,31 @@ class Import:
         beyond = superfluous(record.versions, self.keep, record.named())
         for number, version in sorted(record.versions.items()):
             called = f"{name}@{number}"
-            self._check_encoder(version, called)
+            fits = self._has_encoder(version, called)
             with building(staging()) as folder:
                 for one in sorted(version.files):
                     members.extract(f"{name}/{number}/{one}", folder / one, version.files[one])
-                if number in beyond or not self.adding:
+                self.fitting += fits
+                if number in beyond or not fits or not self.adding:
                     continue
                 now, here, there = self._add(target, now, version, folder)
             numbers[number] = here
             served = record.served(version.encoder)
             was = {served.champion: "champion", served.previous: "previous"}.get(number)
             self.imported.versions.append(ImportedVersion(called, target, here, version.encoder_id, was, there))
-        if self.adding:
+        if numbers:
             self._finish(target, record, numbers)
 
-    def _check_encoder(self, version: Version, called: str) -> None:
-        """Raises EncoderMismatch if the store does not have a version's encoder."""
-        if version.encoder_id not in self.encoders.ids() or not self.encoders.has(version.encoder_id, version.encoder):
-            there = ", ".join(self.encoders.ids()) or "none"
-            raise EncoderMismatch(
-                f"encoder_mismatch: {called} was made for encoder {version.encoder_id} ({version.encoder[:12]}), "
-                f"which this store does not have; it has: {there}. Export the encoder there: isosim export"
-            )
+    def _has_encoder(self, version: Version, called: str) -> bool:
+        """Whether the store has a version's encoder; if not, adds the reason to `left_out`."""
+        if version.encoder_id in self.encoders.ids() and self.encoders.has(version.encoder_id, version.encoder):
+            return True
+        there = ", ".join(self.encoders.ids()) or "none"
+        self.imported.left_out.append(
+            f"{called} was made for encoder {version.encoder_id} ({version.encoder[:12]}), which this store does not "
+            f"have; it has: {there}. Export the encoder there: isosim export"
+        )
+        return False
 
     def _add(self, target: str, now: Domain, version: Version, folder: Path) -> tuple[Domain, int, bool]:
         """Publishes a version. Returns the domain after that, the version's number, and whether it was there."""

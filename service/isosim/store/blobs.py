@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 8.0  # s that a lock of a folder is waited for
 LOCKS = ".locks"  # folder of the locks of a folder
+MARKER = "store.json"  # the object that makes a place a model store
 OPENINGS = 100  # attempts to open a file in a folder that other processes remove while it is empty; unmeasured
 # obstore's own defaults (30 s for a request, ten retries, three minutes) would hold a request's thread for minutes.
 CONNECT, READ = timedelta(seconds=5), timedelta(seconds=5)  # without a connection, or without a byte
@@ -107,14 +108,31 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root, self.address = root, str(root)
+        self._was_store = (root / MARKER).exists()
+
+    def _check(self) -> None:
+        """Raises Unavailable if this was a model store and is none any more: a volume that is not mounted, or a folder
+        that was moved away, would look like a store without objects, and a write would make another one."""
+        if self._was_store and not (self.root / MARKER).exists():
+            raise Unavailable(f"the model store is not there any more: its {MARKER} is missing")
+
+    @contextmanager
+    def _missing(self) -> Iterator[None]:
+        """For reads of an object, which may be missing because the store is."""
+        try:
+            yield
+        except FileNotFoundError:
+            self._check()
+            raise
 
     def read(self, key: str) -> tuple[bytes, str]:
-        with (self.root / key).open("rb") as file:
+        with self._missing(), (self.root / key).open("rb") as file:
             content = file.read()
         return content, tag_of(content)
 
     def stamp(self, key: str) -> str:
-        return stamp_of((self.root / key).stat())
+        with self._missing():
+            return stamp_of((self.root / key).stat())
 
     def write(self, key: str, content: bytes, *, new: bool = False, over: str | None = None) -> str:
         with self._prepared(key, lambda file: file.write(content)) as whole:
@@ -135,6 +153,7 @@ class Folder:
     @contextmanager
     def _prepared(self, key: str, write: Callable[[BinaryIO], object]) -> Iterator[Path]:
         """A hidden file beside the final place of an object, with the content that `write` has written."""
+        self._check()
         whole = (self.root / key).with_name(f".{uuid.uuid4().hex}")
         try:
             with created(whole) as file:
@@ -168,6 +187,7 @@ class Folder:
         return path
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
+        self._check()
         for key in sorted(self._keys(self.root / prefix, prefix)):
             if key > after:
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
@@ -188,6 +208,7 @@ class Folder:
                 yield prefix + entry.name
 
     def delete(self, keys: Iterable[str]) -> None:
+        self._check()
         for key in keys:
             path = self.root / key
             path.unlink(missing_ok=True)
@@ -200,13 +221,15 @@ class Folder:
             self._place(whole, key)
 
     def download(self, key: str, path: Path) -> None:
-        shutil.copyfile(self.root / key, path)
+        with self._missing():
+            shutil.copyfile(self.root / key, path)
 
     @contextmanager
     def files(self, prefix: str, names: Iterable[str]) -> Iterator[Path]:
         folder = self.root / prefix
-        for name in plain(names):
-            (folder / name).stat()
+        with self._missing():
+            for name in plain(names):
+                (folder / name).stat()
         yield folder
 
     def unfinished(self, age: float) -> Iterator[Garbage]:

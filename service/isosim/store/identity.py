@@ -6,9 +6,8 @@ import uuid
 
 from isosim.errors import Unavailable
 from isosim.store.artifacts import json_bytes, parsed
-from isosim.store.blobs import Blobs, Changed
+from isosim.store.blobs import MARKER, Blobs, Changed
 
-MARKER = "store.json"
 FORMAT = 1
 
 

@@ -9,11 +9,13 @@ Loading torch takes longer than most fits, so a child that ended its job well wa
 """
 
 import contextlib
+import errno
 import logging
 import math
 import os
 import random
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,6 +54,7 @@ PATIENCE = 600.0  # s that a worker tries to record how a job ended
 EXIT = 5.0  # s in which a process ends that has closed its socket
 WARM = 60.0  # s that a child waits for the next job; it holds about 300 MB
 LAST_WORDS = 5.0  # s for giving back a job when the API process has ended
+LEAST_FREE = 4 << 20  # bytes of a volume without which no job begins: it would fail three times, and be over
 CHILD = (sys.executable, "-m", "isosim.worker.calibrating")
 
 
@@ -169,12 +172,14 @@ class Worker:
     def _claim(self, only: str | None = None) -> Attempt | None:
         self.on_pulse()
         try:
+            if not self.jobs.distant and shutil.disk_usage(self.jobs.blobs.address).free < LEAST_FREE:
+                raise OSError(errno.ENOSPC, "the model store's volume is full; jobs wait until it has room")
             attempt = self.jobs.claim(self.name, self._champion, self._published, only, self._forget)
         except (OSError, IsosimError) as error:
-            self._failed("the jobs in the store cannot be read", error)
+            self._failed("no job can begin", error)
             return None
         if self._failing:
-            log.info("the jobs in the store are read again")
+            log.info("jobs can begin again")
         self._failing = False
         return attempt
 
