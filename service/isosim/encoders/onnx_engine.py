@@ -53,7 +53,7 @@ def open_session(
 ) -> ort.InferenceSession:
     """Opens a graph with `threads` threads per run; 0 means one per physical core. `memory`: see `gpu_options`.
 
-    With `spin`, waiting threads do not sleep during a run and in the first milliseconds after a run.
+    With `spin`, waiting threads do not sleep during a run.
 
     Raises:
         Unavailable: `gpu`, and CUDA does not load. ONNX Runtime would use the processor without an error.
@@ -63,9 +63,10 @@ def open_session(
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     # Under load, threads that spin occupy cores that the event loop needs. For a run that has the machine to itself,
-    # spinning saves the time to wake threads: 4 % of a single request's p50 (loadtest/README.md).
+    # spinning saves the time to wake threads: 4 % of a single request's p50. That it ends with the run, so that the event
+    # loop has its core back, saves 6 % (loadtest/README.md).
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    options.add_session_config_entry("session.force_spinning_stop", "0" if spin else "1")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     # Memory patterns would make ONNX Runtime keep a plan for each shape of input, and most batches differ in shape.
     options.enable_mem_pattern = False
     if not gpu:
