@@ -63,8 +63,8 @@ def open_session(
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     # Under load, threads that spin occupy cores that the event loop needs. For a run that has the machine to itself,
-    # spinning saves the time to wake threads: 4 % of a single request's p50. That it ends with the run, so that the event
-    # loop has its core back, saves 6 % (loadtest/README.md).
+    # spinning saves the time to wake threads: 4 % of a single request's p50. That it ends with the run saves 6 %,
+    # because the event loop has its core back (loadtest/README.md).
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "1")
     # Memory patterns would make ONNX Runtime keep a plan for each shape of input, and most batches differ in shape.
