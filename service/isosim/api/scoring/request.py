@@ -167,6 +167,8 @@ class ScoringRequest:
 
     async def vectors(self, *, normalize: bool = True, dimensions: int | None = None) -> Vectors:
         """One vector for each text: (texts, dim), or (texts, dimensions) if `dimensions` is given."""
+        if len(self.made.rows) > FEW:
+            await self.service.pace()
         started = time.perf_counter()
         rows, calibration = self.made.vectors, self.calibration
         if not self.raw and calibration.transform is not None:
