@@ -1,6 +1,7 @@
 """The worker's own process and its children, which here are small programs in place of a calibration."""
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -332,7 +333,7 @@ def test_a_pulse_shows_how_long_a_worker_is_silent_follows_no_link_and_uses_no_f
 
 def test_no_job_begins_while_the_volume_is_full(jobs: JobStore) -> None:
     job, runner = post(jobs, "a"), worker(jobs, SUCCEED)
-    with patch.object(supervisor.shutil, "disk_usage", return_value=SimpleNamespace(free=1 << 20)):
+    with patch.object(shutil, "disk_usage", return_value=SimpleNamespace(free=1 << 20)):
         runner.serve(burst=True)
     assert (jobs.read(job.id).status, jobs.read(job.id).attempt) == (Status.QUEUED, 0)
     runner.serve(burst=True)

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from isosim.errors import Unavailable
-from isosim.store.blobs import Blobs
-from isosim.store.identity import MARKER, create, identify
+from isosim.store.blobs import MARKER, Blobs
+from isosim.store.identity import create, identify
 
 
 def test_a_place_without_a_store_is_refused_with_the_remedy_and_left_as_it_is(blobs: Blobs) -> None:
