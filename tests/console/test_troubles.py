@@ -200,6 +200,9 @@ def test_a_trouble_in_a_step_loses_nothing_and_nothing_untrue_is_said(
         # A post of files arrives, and its answer is lost; judgements do not arrive, and no download ends.
         analyst.page.route(LOST, lambda route: step in (File, Pairs) and route.fetch())
         desk.act(analyst)
+        if step is File:
+            page, site = analyst.page, desk.site
+            wait_until(lambda: page.wait_for_timeout(20) or site.get("/matches")["matches"])
         context = analyst.page.context
         analyst.page.close()
         analyst = Analyst.at(context, desk.server.url)

@@ -210,7 +210,7 @@ def test_a_store_that_is_lost_while_it_is_served_is_no_store_of_deleted_domains(
         assert (answer.status_code, answer.json()["error_type"]) == (503, "Unavailable"), name
     posted = server.client.post("/calibrate", json={"domain": "new", "texts": sentences(300)})
     assert posted.status_code == 503
-    assert "no model store at" in posted.json()["error"]
+    assert "model store is not there any more" in posted.json()["error"]
     assert not news.exists()
     away.rename(news)
     wait_until(lambda: "the model store is read again" in server.log.read_text())
