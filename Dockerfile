@@ -122,7 +122,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=hub_token \
     --mount=type=bind,source=docker/wheels,target=/wheels \
     --mount=type=bind,source=docker/checkpoints,target=/checkpoints \
-    mkdir /baked /kept && ln -s /kept /root/.cache/isosim \
+    mkdir /baked /kept && ln -s /kept ~/.cache/isosim \
     && PIP_FIND_LINKS=/wheels HF_TOKEN_PATH=/run/secrets/hub_token \
        python -m isosim.cli export --encoder "$ENCODER" $EXPORT_OPTIONS --model-store /baked --json > /baked/exported.json
 

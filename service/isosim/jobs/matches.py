@@ -101,7 +101,7 @@ class Found:
 @dataclass(frozen=True)
 class Judgements:
     """What people said of candidates: number of the candidate -> 1 (a match) or 0. `named`: those whose label was given
-    with their texts, so that nobody knows why they were judged. `chosen`: those that a person picked because of what
+    with their texts; why these pairs were judged is unknown. `chosen`: those that a person picked because of what
     they say. `used`: when the result was last used, ISO 8601 in UTC.
     """
 
@@ -225,7 +225,7 @@ class MatchStore:
         return self._change(job, step)
 
     def seen(self, job: Job) -> Judgements | None:
-        """The judgements without recording a use, for lists; None if there is no result, or if it cannot be read."""
+        """The judgements, for lists: does not count as a use of the match. None if there is no result, or it is unreadable."""
         with suppress(IsosimError, OSError):
             return self._records(job).read(STATE)
         return None

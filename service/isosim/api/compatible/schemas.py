@@ -194,20 +194,20 @@ class EmbeddingsByType(BaseModel):
     base64: list[str] | None = None
 
 
-class EmbedByTypeResponse(BaseModel):
+class EmbedResponse(BaseModel):
+    id: str
+    texts: list[str]
+    meta: dict[str, dict[str, str | int]]
+
+
+class EmbedByTypeResponse(EmbedResponse):
     response_type: Literal["embeddings_by_type"]
-    id: str
     embeddings: EmbeddingsByType
-    texts: list[str]
-    meta: dict[str, dict[str, str | int]]
 
 
-class EmbedFloatsResponse(BaseModel):
+class EmbedFloatsResponse(EmbedResponse):
     response_type: Literal["embeddings_floats"]
-    id: str
     embeddings: list[list[float]]
-    texts: list[str]
-    meta: dict[str, dict[str, str | int]]
 
 
 class ScoreRequest(Compatible):

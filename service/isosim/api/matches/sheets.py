@@ -103,7 +103,7 @@ def numbers_of(own: Sequence[str | None], kinds: Sequence[str | None]) -> Cells:
 
 
 def number_formats(rows: Iterable[Sequence[str]], width: int) -> list[str | None]:
-    """For each column, the format of its numbers; None: it has a cell that is no number, or would not look the same.
+    """For each column, the format of its numbers. None if a cell is not a number, or would look different as a number.
 
     >>> number_formats([["1", "1.50", "1,5", "007", ""], ["20", "2.25", "2,5", "1", ""]], 5)
     ['0', '0.00', None, None, None]
