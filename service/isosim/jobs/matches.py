@@ -225,7 +225,7 @@ class MatchStore:
         return self._change(job, step)
 
     def seen(self, job: Job) -> Judgements | None:
-        """The judgements, for lists: does not count as a use of the match. None if there is no result, or it is unreadable."""
+        """The judgements, for lists; does not count as a use of the match. None if they cannot be read."""
         with suppress(IsosimError, OSError):
             return self._records(job).read(STATE)
         return None
